@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::Range, str::FromStr, sync::Arc};
 
-use crate::rows::Rows;
+use crate::{rows::Rows, shape::IdWidth};
 
 /// What the source of a span does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -117,6 +117,14 @@ pub enum WireType {
 }
 
 impl WireType {
+    /// The type of ids of this width.
+    pub const fn of(width: IdWidth) -> Self {
+        match width {
+            IdWidth::U8 => Self::U8,
+            IdWidth::U16 => Self::U16,
+        }
+    }
+
     /// numpy's name.
     pub const fn name(self) -> &'static str {
         match self {

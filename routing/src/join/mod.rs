@@ -1,11 +1,23 @@
 //! The join: many spans of one request, one table of positions.
 
+mod accept;
+mod blocks;
+mod close;
+mod compare;
+mod extent;
+mod lengths;
+mod open;
 mod part;
+mod place;
+mod positions;
 mod request;
+mod shift;
 
 use std::{ops::Range, sync::Arc};
 
+pub use open::Join;
 pub use part::{BlockReference, Finish, Lost, Part, Start};
+pub use positions::Positions;
 pub use request::RequestJoin;
 
 use crate::{
@@ -42,6 +54,15 @@ pub struct Rules {
     pub policy: Policy,
     /// The model, where the user has described it.
     pub model: Option<Arc<ModelShape>>,
+}
+
+/// What closing one request may know beyond its own parts.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Context<'a> {
+    /// Layers that other requests of the model have shown to have a gate.
+    pub live_layers: Option<&'a LayerSet>,
+    /// Rows of the earlier request that has the prefix left out: see [`RequestJoin::parent`].
+    pub parent: Option<&'a [Segment]>,
 }
 
 /// The state of a closed request.
@@ -151,6 +172,35 @@ impl Joined {
     /// Accepted rows.
     pub fn rows(&self) -> u32 {
         self.segments.iter().map(|segment| segment.rows.len() as u32).sum()
+    }
+
+    /// The accepted rows of adjacent positions in one piece: `[positions, layers, top_k]`; `None` where there is none
+    /// or a gap. This copies each row once.
+    pub fn routing(&self) -> Option<Rows> {
+        let (shape, width) = self.shape?;
+        let adjacent = self.segments.windows(2).all(|pair| pair[0].end() == pair[1].start);
+        if self.segments.is_empty() || !adjacent {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(self.rows() as usize * shape.row_bytes(width));
+        for segment in &self.segments {
+            bytes.extend_from_slice(segment.rows.with_width(width)?.bytes());
+        }
+        Rows::new(bytes.into(), shape, width).ok()
+    }
+
+    /// Which source gave which positions, adjacent ones together, ascending.
+    pub fn provenance(&self) -> Vec<(Range<u32>, &Source)> {
+        let mut provenance: Vec<(Range<u32>, &Source)> = Vec::new();
+        for segment in &self.segments {
+            match provenance.last_mut() {
+                Some((range, source)) if range.end == segment.start && **source == segment.source => {
+                    range.end = segment.end();
+                }
+                _ => provenance.push((segment.start..segment.end(), &segment.source)),
+            }
+        }
+        provenance
     }
 }
 

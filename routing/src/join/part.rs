@@ -1,12 +1,17 @@
 //! What is told of a request, piece by piece.
 
-use crate::span::{BlockHash, Source, Span};
+use crate::{
+    check::Inspection,
+    span::{BlockHash, Source, Span},
+};
 
 /// One thing told of a request. Parts may come in any order, any number of times.
 #[derive(Debug, Clone)]
 pub enum Part {
     /// Rows.
     Span(Span),
+    /// Rows that [`inspect`](crate::check::inspect) has looked at already, on another thread.
+    Inspected(Span, Inspection),
     /// An instance began the request.
     Start(Start),
     /// An instance finished the request.
