@@ -63,6 +63,10 @@ class Bench:
         run = self.sql(data, f"SELECT expert_counts(l{LAYER:02}) AS counts FROM {TABLE}")
         return json.loads(run.stdout)[0]["counts"], run
 
+    def histogram_in_process(self, data):
+        command = ["cargo", "bench", "--locked", "--quiet", "--package", "gatescope-query", "--bench", "histogram"]
+        return machine.run(command, {"GATESCOPE_BENCH_DATA": str(data)}).stdout
+
     def row(self, what, ours, theirs, baseline):
         wall, cpu = theirs[0] / ours[0], theirs[1] / ours[1]
         self.rows.append(
@@ -119,7 +123,11 @@ class Bench:
         theirs = duckdb[f"{form}_seconds"], duckdb[f"{form}_cpu_seconds"]
         what = f"histogram of one layer, {duckdb['positions']:,} positions"
         named = f"DuckDB in process, {'own table' if form == 'native' else 'Parquet'}"
-        self.row(f"{what}, whole process", cost(ours), theirs, named)
+        inside = json.loads(self.histogram_in_process(data).splitlines()[-1])
+        if inside["answer"] != [{"counts": found}]:
+            raise SystemExit("the histogram inside the process differs from the command's")
+        self.row(f"{what}, in process", (inside["seconds"], inside["cpu_seconds"]), theirs, named)
+        self.row(f"{what}, whole process of `gatescope sql`", cost(ours), theirs, named)
         empty = min((self.sql(data, "SELECT 1") for _ in range(5)), key=lambda run: run.seconds)
         self.note("start of the process alone (`SELECT 1`)", seconds(cost(empty)))
 

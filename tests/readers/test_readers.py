@@ -141,7 +141,7 @@ class SameIds:
             self.assertEqual((found[request].shape, found[request].dtype), (expected.shape, expected.dtype), request)
             differing = np.argwhere(found[request] != expected)
             if len(differing):
-                position, layer, slot = differing[0]
+                position, layer, slot = map(int, differing[0])
                 self.fail(f"{request}: {len(differing)} ids differ, first at {position=} {layer=} {slot=}")
 
     def test_the_layer_columns_are_the_layers_that_have_a_gate(self):
