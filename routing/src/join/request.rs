@@ -111,7 +111,6 @@ impl RequestJoin {
         }
         let lengths = Lengths::of(self);
         let Some(expected) = lengths.expected() else { return false };
-        let omitted = if self.parent.is_some() { 0 } else { lengths.prompt_start };
         let mut covered = Positions::default();
         for held in self.spans.iter().chain(self.adopted()) {
             if held.span.source.role != Role::Trainer
@@ -120,7 +119,7 @@ impl RequestJoin {
                 placed.known(&held.span).for_each(|(range, _)| covered.insert(range));
             }
         }
-        covered.covers(omitted.min(expected)..expected)
+        covered.covers(lengths.prompt_start.min(expected)..expected)
     }
 
     /// Bytes of rows held.

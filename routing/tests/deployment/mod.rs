@@ -17,28 +17,28 @@ const EXPERTS: u16 = 24;
 
 /// A request that some deployment answered.
 #[derive(Debug, Clone)]
-pub struct Deployment {
-    pub prompt: u32,
-    pub completion: u32,
-    pub layers: usize,
-    pub top_k: usize,
-    pub width: IdWidth,
-    pub dense: Option<usize>,
-    pub colocated: bool,
-    pub first_forward: u32,
+pub(crate) struct Deployment {
+    pub(crate) prompt: u32,
+    pub(crate) completion: u32,
+    pub(crate) layers: usize,
+    pub(crate) top_k: usize,
+    pub(crate) width: IdWidth,
+    pub(crate) dense: Option<usize>,
+    pub(crate) colocated: bool,
+    pub(crate) first_forward: u32,
     /// `[positions, layers, top_k]`
-    pub truth: Vec<u8>,
+    pub(crate) truth: Vec<u8>,
 }
 
-pub fn source(role: Role, instance: &str) -> Source {
+pub(crate) fn source(role: Role, instance: &str) -> Source {
     Source { role, instance: Arc::from(instance), attempt: 0 }
 }
 
-pub fn join(parts: impl IntoIterator<Item = Part>, policy: Policy) -> Joined {
+pub(crate) fn join(parts: impl IntoIterator<Item = Part>, policy: Policy) -> Joined {
     join_as(parts, Rules { policy, model: None })
 }
 
-pub fn join_as(parts: impl IntoIterator<Item = Part>, rules: Rules) -> Joined {
+pub(crate) fn join_as(parts: impl IntoIterator<Item = Part>, rules: Rules) -> Joined {
     let mut join = RequestJoin::default();
     for part in parts {
         join.apply(part);
@@ -46,14 +46,14 @@ pub fn join_as(parts: impl IntoIterator<Item = Part>, rules: Rules) -> Joined {
     join.close(&rules, &Context::default())
 }
 
-pub fn codes(joined: &Joined) -> Vec<Check> {
+pub(crate) fn codes(joined: &Joined) -> Vec<Check> {
     joined.findings.iter().map(|finding| finding.check).collect()
 }
 
 impl Deployment {
     /// A P/D pair whose decode starts at the last token of the prompt.
     #[allow(dead_code, reason = "each test binary uses its own part of this module")]
-    pub fn random(prompt: u32, completion: u32, layers: usize, top_k: usize, seed: u64) -> Self {
+    pub(crate) fn random(prompt: u32, completion: u32, layers: usize, top_k: usize, seed: u64) -> Self {
         let width = IdWidth::U8;
         let mut new = Self {
             prompt,
@@ -99,19 +99,19 @@ impl Deployment {
         }
     }
 
-    pub fn expected(&self) -> u32 {
+    pub(crate) fn expected(&self) -> u32 {
         self.prompt + self.completion - 1
     }
 
-    pub fn shape(&self) -> RowShape {
+    pub(crate) fn shape(&self) -> RowShape {
         RowShape::new(self.layers as u64, self.top_k as u64).unwrap()
     }
 
-    pub fn row_bytes(&self) -> usize {
+    pub(crate) fn row_bytes(&self) -> usize {
         self.shape().row_bytes(self.width)
     }
 
-    pub fn span(&self, source: &Source, from: u32, to: u32) -> Span {
+    pub(crate) fn span(&self, source: &Source, from: u32, to: u32) -> Span {
         let size = self.row_bytes();
         let bytes = Bytes::copy_from_slice(&self.truth[from as usize * size..to as usize * size]);
         Span {
@@ -126,7 +126,7 @@ impl Deployment {
     }
 
     /// What each source computed: its rows, from and to, and the tokens that it sampled.
-    pub fn sources(&self) -> Vec<(Source, u32, u32, u32)> {
+    pub(crate) fn sources(&self) -> Vec<(Source, u32, u32, u32)> {
         if self.colocated {
             return vec![(source(Role::Colocated, "c0"), 0, self.expected(), self.completion)];
         }
@@ -136,7 +136,7 @@ impl Deployment {
         ]
     }
 
-    pub fn finish(&self, source: &Source, sampled: u32) -> Part {
+    pub(crate) fn finish(&self, source: &Source, sampled: u32) -> Part {
         Part::Finish(Finish {
             source: source.clone(),
             prompt_tokens: Some(self.prompt),
@@ -147,7 +147,7 @@ impl Deployment {
 
     /// Each source as one answer that does not say its start, as vLLM 0.31 sends it: span, finish, span, finish.
     #[allow(dead_code, reason = "each test binary uses its own part of this module")]
-    pub fn answers(&self) -> Vec<Part> {
+    pub(crate) fn answers(&self) -> Vec<Part> {
         let answer = |(source, from, to, sampled): (Source, u32, u32, u32)| {
             let anchor = Anchor::End { completion_tokens: sampled };
             let finish = self.finish(&source, sampled);
@@ -157,7 +157,7 @@ impl Deployment {
     }
 
     /// The joined rows equal the routing, byte for byte.
-    pub fn check_routing(&self, joined: &Joined) -> Result<(), TestCaseError> {
+    pub(crate) fn check_routing(&self, joined: &Joined) -> Result<(), TestCaseError> {
         let routing = joined.routing().map(|rows| rows.bytes().to_vec());
         prop_assert_eq!(routing.unwrap_or_default(), self.truth.clone());
         Ok(())
@@ -165,7 +165,7 @@ impl Deployment {
 }
 
 prop_compose! {
-    pub fn deployment()(
+    pub(crate) fn deployment()(
         prompt in 1u32..40, completion in 1u32..24, layers in 2usize..6, top_k in 2usize..7, wide in any::<bool>(),
         dense in prop::option::of(Just(0usize)), colocated in any::<bool>(), lower in 0u32..6, seed in any::<u64>(),
     ) -> Deployment {
@@ -180,7 +180,7 @@ prop_compose! {
 
 /// Cuts of each source's rows, shuffled, some of them twice.
 #[allow(dead_code, reason = "each test binary uses its own part of this module")]
-pub fn pieces(deployment: &Deployment, cuts: &[u32], order: &[u16], again: &[bool]) -> Vec<Part> {
+pub(crate) fn pieces(deployment: &Deployment, cuts: &[u32], order: &[u16], again: &[bool]) -> Vec<Part> {
     let mut parts = Vec::new();
     for (source, from, to, sampled) in deployment.sources() {
         let mut edges: Vec<u32> = cuts.iter().map(|cut| from + cut % (to - from + 1)).chain([from, to]).collect();
@@ -209,7 +209,7 @@ pub fn pieces(deployment: &Deployment, cuts: &[u32], order: &[u16], again: &[boo
 
 /// Changes one top-k list of a source's spans.
 #[allow(dead_code, reason = "each test binary uses its own part of this module")]
-pub fn alter(parts: &mut [Part], role: Role, row: usize, layer: usize, change: impl Fn(&mut Vec<u16>)) {
+pub(crate) fn alter(parts: &mut [Part], role: Role, row: usize, layer: usize, change: impl Fn(&mut Vec<u16>)) {
     for part in parts {
         let Part::Span(span) = part else { continue };
         if span.source.role != role {
