@@ -188,3 +188,25 @@ impl std::str::FromStr for Check {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("no check has the code {0:?}")]
 pub struct UnknownCheck(pub String);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_check_has_a_paragraph_that_states_its_name_and_severity() {
+        let page = include_str!("../../docs/checks.md");
+        for check in Check::ALL {
+            let (code, name, severity) = (check.code(), check.name(), check.severity().name());
+            assert!(page.contains(&format!("**{code} {name}** ({severity}")), "{code} {name} ({severity})");
+        }
+    }
+
+    #[test]
+    fn codes_are_unique_and_read_back() {
+        for check in Check::ALL {
+            assert_eq!(check.code().parse(), Ok(*check));
+        }
+        assert_eq!("GS999".parse::<Check>(), Err(UnknownCheck("GS999".into())));
+    }
+}

@@ -38,15 +38,49 @@ impl Inspection {
 pub fn inspect(rows: &Rows) -> Inspection {
     let mut layers = vec![LayerValues::default(); rows.shape().layers()];
     highest(rows, &mut layers);
-    let list = ListLayout { top_k: rows.shape().top_k(), width: rows.width() };
     if rows.shape().top_k() > 1 {
-        match list.bytes() {
-            0..=8 => count_lists::<u64>(rows, list, &mut layers),
-            9..=16 => count_lists::<u128>(rows, list, &mut layers),
-            _ => count_long_lists(rows, list, &mut layers),
+        // A list of zeros repeats itself; in a layer without any id that needs no count, as in a dense layer.
+        let repeating = layers_that_repeat(rows);
+        for (layer, values) in layers.iter_mut().enumerate() {
+            if values.highest == 0 {
+                values.zero_rows = rows.len() as u32;
+            } else if repeating.contains(&layer) {
+                count(rows, layer, values);
+            }
         }
     }
     Inspection { payload_hash: xxh3_64(rows.bytes()), layers }
+}
+
+/// Layers in which any list names an expert twice; lists of zeros do.
+fn layers_that_repeat(rows: &Rows) -> Vec<usize> {
+    let list = ListLayout { top_k: rows.shape().top_k(), width: rows.width() };
+    // Literal layouts let the compiler unroll and use wide registers for the common shapes.
+    match (list.top_k, list.width) {
+        (8, IdWidth::U8) => any_repeat::<u64>(rows, ListLayout { top_k: 8, width: IdWidth::U8 }),
+        (4, IdWidth::U8) => any_repeat::<u32>(rows, ListLayout { top_k: 4, width: IdWidth::U8 }),
+        (4, IdWidth::U16) => any_repeat::<u64>(rows, ListLayout { top_k: 4, width: IdWidth::U16 }),
+        (8, IdWidth::U16) => any_repeat::<u128>(rows, ListLayout { top_k: 8, width: IdWidth::U16 }),
+        _ => match list.bytes() {
+            0..=8 => any_repeat::<u64>(rows, list),
+            9..=16 => any_repeat::<u128>(rows, list),
+            _ => (0..rows.shape().layers())
+                .filter(|&layer| (0..rows.len()).any(|row| repeats(rows.layer(row, layer), list.width)))
+                .collect(),
+        },
+    }
+}
+
+/// Only layers that [`layers_that_repeat`] names come here: on healthy rows, none.
+fn count(rows: &Rows, layer: usize, values: &mut LayerValues) {
+    for row in 0..rows.len() {
+        let list = rows.layer(row, layer);
+        if list.iter().all(|&byte| byte == 0) {
+            values.zero_rows += 1;
+        } else if repeats(list, rows.width()) {
+            values.repeating_rows += 1;
+        }
+    }
 }
 
 /// Whether a top-k list names an expert twice.
@@ -99,9 +133,10 @@ impl ListLayout {
 }
 
 /// An integer that holds a whole top-k list, one lane per id.
-trait Lanes: Copy + PartialEq + Default {
+trait Lanes: Copy + Default + std::ops::BitOrAssign + PartialEq {
     fn load(list: &[u8]) -> Self;
-    fn any_lane_equal(self, list: ListLayout) -> bool;
+    /// Not 0 where two lanes are equal.
+    fn equal_lanes(self, list: ListLayout) -> Self;
 }
 
 macro_rules! lanes {
@@ -109,6 +144,9 @@ macro_rules! lanes {
         impl Lanes for $int {
             #[inline(always)]
             fn load(list: &[u8]) -> Self {
+                if let Ok(bytes) = list.try_into() {
+                    return Self::from_le_bytes(bytes);
+                }
                 let mut bytes = [0; size_of::<Self>()];
                 bytes[..list.len()].copy_from_slice(list);
                 Self::from_le_bytes(bytes)
@@ -117,7 +155,7 @@ macro_rules! lanes {
             /// Compares each lane with each other one by rotating the list against itself: lanes `i` and `i + r` meet
             /// at rotation `r`, and rotations past the half meet the same pairs again.
             #[inline(always)]
-            fn any_lane_equal(self, list: ListLayout) -> bool {
+            fn equal_lanes(self, list: ListLayout) -> Self {
                 let lane = 8 * list.width.bytes() as u32;
                 let used = 8 * list.bytes() as u32;
                 let unused = if used == Self::BITS { 0 } else { Self::MAX << used };
@@ -131,47 +169,26 @@ macro_rules! lanes {
                     // A lane is zero where subtracting 1 borrows into its top bit; "any lane" is exact.
                     found |= difference.wrapping_sub(ones) & !difference & tops;
                 }
-                found != 0
+                found
             }
         }
     };
 }
 
+lanes!(u32);
 lanes!(u64);
 lanes!(u128);
 
-fn count_lists<L: Lanes>(rows: &Rows, list: ListLayout, layers: &mut [LayerValues]) {
-    // A literal layout lets the compiler unroll the common shapes.
-    match (list.top_k, list.width) {
-        (8, IdWidth::U8) => count_lists_of::<L>(rows, ListLayout { top_k: 8, width: IdWidth::U8 }, layers),
-        (4, IdWidth::U8) => count_lists_of::<L>(rows, ListLayout { top_k: 4, width: IdWidth::U8 }, layers),
-        (8, IdWidth::U16) => count_lists_of::<L>(rows, ListLayout { top_k: 8, width: IdWidth::U16 }, layers),
-        _ => count_lists_of::<L>(rows, list, layers),
-    }
-}
-
+/// One accumulator per layer, so that the inner loop runs over adjacent lists without a branch.
 #[inline(always)]
-fn count_lists_of<L: Lanes>(rows: &Rows, list: ListLayout, layers: &mut [LayerValues]) {
+fn any_repeat<L: Lanes>(rows: &Rows, list: ListLayout) -> Vec<usize> {
+    let mut found = vec![L::default(); rows.shape().layers()];
     for row in rows.bytes().chunks_exact(rows.row_bytes()) {
-        for (values, ids) in layers.iter_mut().zip(row.chunks_exact(list.bytes())) {
-            let lanes = L::load(ids);
-            let zero = lanes == L::default();
-            values.zero_rows += u32::from(zero);
-            values.repeating_rows += u32::from(!zero & lanes.any_lane_equal(list));
+        for (found, ids) in found.iter_mut().zip(row.chunks_exact(list.bytes())) {
+            *found |= L::load(ids).equal_lanes(list);
         }
     }
-}
-
-fn count_long_lists(rows: &Rows, list: ListLayout, layers: &mut [LayerValues]) {
-    for row in rows.bytes().chunks_exact(rows.row_bytes()) {
-        for (values, ids) in layers.iter_mut().zip(row.chunks_exact(list.bytes())) {
-            if ids.iter().all(|&byte| byte == 0) {
-                values.zero_rows += 1;
-            } else if repeats(ids, list.width) {
-                values.repeating_rows += 1;
-            }
-        }
-    }
+    found.iter().enumerate().filter(|(_, found)| **found != L::default()).map(|(layer, _)| layer).collect()
 }
 
 #[cfg(test)]
