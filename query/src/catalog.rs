@@ -1,0 +1,107 @@
+//! A data folder, opened for queries.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use datafusion::{
+    logical_expr::{AggregateUDF, LogicalPlan, ScalarUDF},
+    prelude::SessionContext,
+};
+
+use crate::{
+    answer::Answer,
+    error::QueryError,
+    experts::{ExpertsView, RoutingTable},
+    functions::{ExpertCounts, Experts, Routing},
+    provider::DeltaFiles,
+    session::{Options, session},
+    snapshot::{TableSnapshot, read_tables},
+    tables::{EXPERT_LOAD, FIXED, ROUTING_PREFIX, fixed_schema},
+};
+
+/// The increments of `expert_load` as the log has them; the view `expert_load` adds them up.
+const INCREMENTS: &str = "expert_load_increments";
+
+/// The tables of a data folder at one position, with the views and functions on them. Opening takes no lock and writes
+/// nothing; what is committed later is seen by opening again.
+pub struct Catalog {
+    folder: PathBuf,
+    context: SessionContext,
+    routing: Arc<[RoutingTable]>,
+}
+
+impl Catalog {
+    /// Opens the folder that `import` wrote.
+    ///
+    /// # Errors
+    /// If the folder is not there, holds no tables of gatescope, or a table's log cannot be read.
+    pub async fn open(folder: &Path, options: &Options) -> Result<Self, QueryError> {
+        let mut tables = read_tables(folder).await?;
+        let (context, store) = session(folder, options)?;
+        for name in FIXED {
+            let table = tables.remove(name).unwrap_or_else(|| empty(name));
+            let shown = if name == EXPERT_LOAD { INCREMENTS } else { name };
+            context.register_table(shown, Arc::new(DeltaFiles::new(table, store.clone())))?;
+        }
+        let mut routing = Vec::new();
+        for (name, table) in tables.into_iter().filter(|(name, _)| name.starts_with(ROUTING_PREFIX)) {
+            let files = Arc::new(DeltaFiles::new(table, store.clone()));
+            context.register_table(name.as_str(), files.clone())?;
+            routing.push(RoutingTable::new(name, files));
+        }
+        let routing: Arc<[RoutingTable]> = routing.into();
+        context.register_table("experts", Arc::new(ExpertsView::new(routing.clone())))?;
+        context.register_udf(ScalarUDF::from(Experts::new()));
+        context.register_udaf(AggregateUDF::from(ExpertCounts::new()));
+        context.register_udtf("routing", Arc::new(Routing::new(routing.clone())));
+        let summed = format!(
+            "SELECT minute, run, model, instance, role, phase, layer, expert, sum(tokens) AS tokens \
+             FROM {INCREMENTS} GROUP BY minute, run, model, instance, role, phase, layer, expert"
+        );
+        let summed = context.sql(&summed).await?.into_view();
+        context.register_table(EXPERT_LOAD, summed)?;
+        Ok(Self { folder: folder.to_owned(), context, routing })
+    }
+
+    /// The folder that was opened.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Starts a query; its rows come as the answer is read.
+    ///
+    /// # Errors
+    /// If the query does not parse or plan, or would do something else than read.
+    pub async fn query(&self, sql: &str) -> Result<Answer, QueryError> {
+        let plan = self.context.state().create_logical_plan(sql).await?;
+        refuse_writes(&plan)?;
+        let frame = self.context.execute_logical_plan(plan).await?;
+        Ok(Answer::new(frame.execute_stream().await?))
+    }
+
+    pub(crate) fn routing(&self) -> &[RoutingTable] {
+        &self.routing
+    }
+}
+
+fn empty(table: &str) -> TableSnapshot {
+    TableSnapshot { schema: fixed_schema(table), files: Vec::new() }
+}
+
+fn refuse_writes(plan: &LogicalPlan) -> Result<(), QueryError> {
+    use datafusion::common::tree_node::TreeNodeRecursion;
+    let mut refused = None;
+    plan.apply_with_subqueries(|node| {
+        refused = match node {
+            LogicalPlan::Ddl(ddl) => Some(ddl.name().to_owned()),
+            LogicalPlan::Dml(dml) => Some(dml.op.to_string()),
+            LogicalPlan::Copy(_) => Some("COPY".to_owned()),
+            LogicalPlan::Statement(statement) => Some(statement.name().to_owned()),
+            _ => return Ok(TreeNodeRecursion::Continue),
+        };
+        Ok(TreeNodeRecursion::Stop)
+    })?;
+    refused.map_or(Ok(()), |what| Err(QueryError::ReadOnly(what)))
+}

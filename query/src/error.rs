@@ -1,0 +1,62 @@
+//! What can go wrong between a folder and an answer.
+
+use std::path::PathBuf;
+
+use datafusion::error::DataFusionError;
+
+/// A query that has no answer, and why.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QueryError {
+    /// The data folder is not there.
+    #[error("data folder {}: there is no such folder", .0.display())]
+    NoFolder(PathBuf),
+    /// The data folder cannot be read.
+    #[error("data folder {}: {source}", folder.display())]
+    Folder {
+        /// Which folder.
+        folder: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The folder is there, but nothing of ours in it.
+    #[error("data folder {}: it has no gatescope tables (`gatescope import FILE --data {}` makes them)", .0.display(), .0.display())]
+    NoTables(PathBuf),
+    /// A table's log or one of its files cannot be read.
+    #[error("table {table} in {}: its Delta log cannot be read: {reason}", folder.display())]
+    BrokenLog {
+        /// Which table.
+        table: String,
+        /// The data folder.
+        folder: PathBuf,
+        /// What delta-rs says.
+        reason: String,
+    },
+    /// The table uses a Delta feature that this reader does not know.
+    #[error("table {table}: {reason}")]
+    Unsupported {
+        /// Which table.
+        table: String,
+        /// Which feature.
+        reason: String,
+    },
+    /// The statement would change something.
+    #[error("{0}: queries only read; SELECT, WITH, VALUES, EXPLAIN, DESCRIBE and SHOW are possible")]
+    ReadOnly(String),
+    /// The query did not parse, plan or run.
+    #[error("{0}")]
+    Query(String),
+    /// The answer could not be written.
+    #[error("writing the answer: {0}")]
+    Write(#[from] std::io::Error),
+}
+
+impl From<DataFusionError> for QueryError {
+    fn from(error: DataFusionError) -> Self {
+        // `strip_backtrace` leaves the sentence; the outer layers only repeat "Execution error" and the like.
+        match error.find_root() {
+            DataFusionError::External(source) if source.is::<std::io::Error>() => Self::Query(source.to_string()),
+            _ => Self::Query(error.strip_backtrace()),
+        }
+    }
+}
