@@ -143,3 +143,111 @@ pub fn encode_base85(rows: &Rows) -> Packed<'static> {
 fn shape(rows: &Rows) -> [u64; 3] {
     [rows.len(), rows.shape().layers(), rows.shape().top_k()].map(|length| length as u64)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::rows;
+
+    fn packed<'a>(data: &'a str, shape: [u64; 3], dtype: Option<&'a str>) -> Packed<'a> {
+        Packed { data: data.into(), shape, start: None, dtype: dtype.map(Cow::Borrowed) }
+    }
+
+    fn refusal(data: &str, shape: [u64; 3], dtype: Option<&str>) -> String {
+        decode(packed(data, shape, dtype)).unwrap_err().to_string()
+    }
+
+    fn some_rows() -> impl Strategy<Value = Rows> {
+        (any::<bool>(), 1..4_u64, 1..4_u64, 0..8_u64).prop_flat_map(|(wide, layers, top_k, count)| {
+            let highest = if wide { narrow::MAX_ID } else { 255 };
+            prop::collection::vec(0..=highest, (layers * top_k * count) as usize).prop_map(move |ids| {
+                let (bytes, width): (Vec<u8>, _) = if wide {
+                    (ids.iter().flat_map(|id| id.to_le_bytes()).collect(), IdWidth::U16)
+                } else {
+                    (ids.iter().map(|&id| id as u8).collect(), IdWidth::U8)
+                };
+                Rows::new(bytes.into(), RowShape::new(layers, top_k).unwrap(), width).unwrap()
+            })
+        })
+    }
+
+    #[test]
+    fn objects_stand_in_json_as_prime_rl_writes_them() {
+        let rows = Rows::new(vec![1, 2, 3, 4].into(), RowShape::new(1, 2).unwrap(), IdWidth::U8).unwrap();
+
+        let new = serde_json::to_string(&encode(&rows, 9)).unwrap();
+        let old = serde_json::to_string(&encode_base85(&rows)).unwrap();
+
+        assert_eq!(new, r#"{"data":"AQIDBA==","shape":[2,1,2],"start":9,"dtype":"uint8"}"#);
+        assert_eq!(old, r#"{"data":"0RR910ssI20{{R31ONa4","shape":[2,1,2]}"#);
+    }
+
+    #[test]
+    fn without_a_dtype_the_size_tells_base64_from_base85() {
+        let base64 = decode(packed("AQIDBA==", [2, 1, 2], None)).unwrap();
+        // Python's `base64.b85encode(numpy.array([7, 300], "int32").tobytes())`.
+        let base85 = decode(packed("2LJ#7ECB!j", [1, 1, 2], None)).unwrap();
+
+        assert_eq!((base64.wire_type, base64.rows.experts(1, 0)), (WireType::U8, vec![3, 4]));
+        assert_eq!((base85.wire_type, base85.rows.experts(0, 0)), (WireType::I32, vec![7, 300]));
+        assert_eq!(
+            refusal("AQIDBA==", [2, 1, 4], None),
+            "data of 8 characters without a dtype: expected 12 (base64 of uint8) or 40 (base85 of int32) for shape \
+             [2, 1, 4]"
+        );
+    }
+
+    #[test]
+    fn the_sizes_of_base64_and_base85_never_meet() {
+        for ids in 1..10_000 {
+            assert!(base64::encoded_length(ids).unwrap() < 5 * ids);
+        }
+    }
+
+    #[test]
+    fn data_shape_and_dtype_must_fit() {
+        assert_eq!(
+            refusal("AQIDBA==", [2, 1, 2], Some("uint16")),
+            "data of 8 characters: expected 12, base64 of shape [2, 1, 2] of uint16"
+        );
+        assert_eq!(
+            refusal("AQIDBA==", [3, 1, 2], Some("uint8")),
+            "data of 4 bytes: expected 6 for shape [3, 1, 2] of uint8"
+        );
+        assert_eq!(refusal("AQIDBA==", [2, 1, 2], Some("float16")), "dtype \"float16\": expected uint8 or uint16");
+        assert_eq!(
+            refusal("", [u64::MAX, 2, 2], None),
+            "shape [18446744073709551615, 2, 2]: expected [rows, layers, top_k] of an array that fits in memory"
+        );
+        assert_eq!(
+            refusal("AQID", [3, 1, 0], Some("uint8")),
+            "data of 4 characters: expected 0, base64 of shape [3, 1, 0] of uint8"
+        );
+        assert_eq!(refusal("", [3, 1, 0], Some("uint8")), "top_k 0: expected 1 to 256");
+        assert_eq!(
+            refusal("AQID_A==", [4, 1, 1], None),
+            "character '_' at 4 of the base64: expected A-Z, a-z, 0-9, + or /"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_sent_is_read(rows in some_rows(), start: u32) {
+            let payload = decode(encode(&rows, start)).unwrap();
+            prop_assert_eq!(payload.start, Some(start));
+            prop_assert_eq!(payload.rows, rows);
+        }
+
+        #[test]
+        fn what_was_sent_of_old_is_read(rows in some_rows()) {
+            let payload = decode(encode_base85(&rows)).unwrap();
+            prop_assert_eq!(payload.start, None);
+            prop_assert_eq!(
+                rows::ids(payload.rows.bytes(), payload.rows.width()),
+                rows::ids(rows.bytes(), rows.width())
+            );
+        }
+    }
+}

@@ -90,3 +90,66 @@ pub(super) fn int32(rows: &Rows) -> Vec<u8> {
     let ids = rows::ids(rows.bytes(), rows.width());
     ids.into_iter().flat_map(|id| i32::from(id).to_le_bytes()).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{
+        engine::{base64::Base64Error, narrow::IdError},
+        shape::IdWidth,
+        span::Unknown,
+    };
+
+    /// Python's `base64.b64encode(numpy.array([[[7, 300]], [[-1, 2]]], "int32").tobytes())`.
+    const INT32: &str = "BwAAACwBAAD/////AgAAAA==";
+
+    fn shape(layers: u64, top_k: u64) -> RowShape {
+        RowShape::new(layers, top_k).unwrap()
+    }
+
+    #[test]
+    fn ids_are_int32_unless_the_answer_says_otherwise() {
+        let payload = RawIds::decode(INT32.into(), None).unwrap().into_rows(shape(1, 2)).unwrap();
+
+        assert_eq!(payload.wire_type, WireType::I32);
+        assert_eq!((payload.rows.experts(0, 0), payload.rows.experts(1, 0)), (vec![7, 300], vec![0, 2]));
+        assert_eq!(payload.unknown, [Unknown { rows: 1..2, layer: 0 }]);
+        for (dtype, wire_type, ids) in [("uint8", WireType::U8, 4), ("uint16", WireType::U16, 2)] {
+            let ids_of_four_bytes = RawIds::decode("AQACAA==".into(), Some(dtype)).unwrap();
+            assert_eq!(ids_of_four_bytes.len(), ids);
+            assert_eq!(ids_of_four_bytes.into_rows(shape(1, 2)).unwrap().wire_type, wire_type);
+        }
+    }
+
+    #[test]
+    fn ids_that_are_no_whole_rows_are_refused() {
+        let ids = RawIds::decode(INT32.into(), None).unwrap();
+        let error = ids.into_rows(shape(3, 1)).unwrap_err().to_string();
+        assert_eq!(error, "4 ids: expected a multiple of 3, the ids of one row (3 layers x 1 slots)");
+    }
+
+    #[test]
+    fn what_are_no_ids_is_refused() {
+        let refusal = |text: &str, dtype| RawIds::decode(text.to_owned().into(), dtype).unwrap_err();
+
+        assert_eq!(refusal("AAAA", None).to_string(), "3 bytes: expected a multiple of 4, the bytes of one int32");
+        assert_eq!(refusal("AAAAA", None), Base64Error::Length(5).into());
+        assert_eq!(refusal("AAAA", Some("float32")).to_string(), "dtype \"float32\": expected int32, uint16 or uint8");
+        let beyond = RawIds::decode("//8AAA==".into(), None).unwrap().into_rows(shape(1, 1)).unwrap_err();
+        assert_eq!(beyond, IdError::OutOfRange { id: 65_535, row: 0, layer: 0, slot: 0 }.into());
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_sent_is_read(ids in prop::collection::vec(0..65_535_u16, 0..40)) {
+            let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+            let rows = Rows::new(bytes.into(), shape(1, 1), IdWidth::U16).unwrap();
+
+            let read = RawIds::decode(encode(&rows).into(), None).unwrap().into_rows(shape(1, 1)).unwrap();
+
+            prop_assert_eq!(rows::ids(read.rows.bytes(), read.rows.width()), ids);
+        }
+    }
+}

@@ -32,7 +32,7 @@ pub enum ListError {
         expected: &'static str,
     },
     /// A row with more or fewer layers than the first, or a layer with more or fewer slots.
-    #[error("row {row} of the nested lists has {found} {what}: expected {expected}, as row 0 has")]
+    #[error("row {row} of the nested lists has {found} {what}: expected {expected}, as those before it")]
     Ragged {
         /// Index of the row.
         row: usize,
@@ -201,5 +201,99 @@ impl Text<'_> {
 
     fn end(&mut self) -> Result<(), ListError> {
         self.peek().map_or(Ok(()), |_| Err(self.error("nothing behind the lists")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::span::Unknown;
+
+    fn read(json: &str) -> Payload {
+        decode(json, IdWidth::U8).unwrap().unwrap()
+    }
+
+    fn refusal(json: &str) -> String {
+        decode(json, IdWidth::U8).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn lists_are_rows_of_layers_of_ids() {
+        let payload = read(" [ [[1, 2] ,[3,4]], [[5,6],[7, 300]] ] ");
+
+        assert_eq!(payload.rows.shape(), RowShape::new(2, 2).unwrap());
+        assert_eq!((payload.rows.len(), payload.rows.width()), (2, IdWidth::U16));
+        assert_eq!(payload.rows.experts(1, 1), [7, 300]);
+        assert_eq!(payload.wire_type, WireType::Json);
+        assert_eq!(decode(" [ ] ", IdWidth::U8), Ok(None));
+    }
+
+    #[test]
+    fn positions_from_the_prefix_cache_are_unknown() {
+        let payload = read("[[[-1,-1],[-1,-1]],[[-1,-1],[-1,-1]],[[1,2],[3,4]],[[1,2],[3,-1]]]");
+
+        assert_eq!(payload.unknown, [Unknown { rows: 0..2, layer: 0 }, Unknown { rows: 3..4, layer: 1 }]);
+        assert_eq!(payload.rows.experts(0, 0), [0, 0]);
+        assert_eq!(payload.rows.width(), IdWidth::U8);
+    }
+
+    #[test]
+    fn parts_of_one_answer_can_have_one_width() {
+        assert_eq!(width("[[[255]]]"), Ok(IdWidth::U8));
+        assert_eq!(width("[[[256]]]"), Ok(IdWidth::U16));
+        assert_eq!(decode("[[[1]]]", IdWidth::U16).unwrap().unwrap().rows.experts(0, 0), [1]);
+        assert_eq!(decode("[[[1]]]", IdWidth::U16).unwrap().unwrap().rows.width(), IdWidth::U16);
+    }
+
+    #[test]
+    fn what_are_no_lists_of_ids_is_refused() {
+        for (json, message) in [
+            ("", "at byte 0 of the nested lists: expected a list of rows"),
+            ("[1]", "at byte 1 of the nested lists: expected a list of layers"),
+            ("[[1]]", "at byte 2 of the nested lists: expected a list of ids"),
+            ("[[[[1]]]]", "at byte 3 of the nested lists: expected an expert id, a whole number"),
+            ("[[[1.5]]]", "at byte 4 of the nested lists: expected ',' or ']'"),
+            ("[[[null]]]", "at byte 3 of the nested lists: expected an expert id, a whole number"),
+            ("[[[01]]]", "at byte 3 of the nested lists: expected an expert id, a whole number"),
+            ("[[[1]]", "at byte 6 of the nested lists: expected ',' or ']'"),
+            ("[[[1]]]]", "at byte 7 of the nested lists: expected nothing behind the lists"),
+            ("[[[1],[2]],[[1]]]", "row 1 of the nested lists has 1 layers: expected 2, as those before it"),
+            ("[[[1],[2]],[[1],[2,3]]]", "row 1 of the nested lists has 2 slots: expected 1, as those before it"),
+            ("[[]]", "0 layers: expected 1 to 1024"),
+            ("[[[]]]", "top_k 0: expected 1 to 256"),
+            (
+                "[[[1,2],[3,4]],[[1,2],[-2,4]]]",
+                "id -2 in row 1, layer 1, slot 0: expected 0 to 65534, or -1 for unknown in a signed type",
+            ),
+            (
+                "[[[65535]]]",
+                "id 65535 in row 0, layer 0, slot 0: expected 0 to 65534, or -1 for unknown in a signed type",
+            ),
+        ] {
+            assert_eq!(refusal(json), message, "{json}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_sent_is_read(
+            (top_k, ids) in (1..4_usize, 1..6_usize)
+                .prop_flat_map(|(top_k, rows)| (Just(top_k), prop::collection::vec(0..=MAX_ID, 2 * top_k * rows)))
+        ) {
+            let shape = RowShape::new(2, top_k as u64).unwrap();
+            let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+            let rows = Rows::new(bytes.into(), shape, IdWidth::U16).unwrap();
+
+            let payload = decode(&encode(&rows), IdWidth::U16).unwrap().unwrap();
+
+            prop_assert_eq!(payload.rows, rows);
+        }
+
+        #[test]
+        fn no_text_is_too_odd_to_answer(json in "[\\[\\], 0-9.-]{0,60}") {
+            let _ = decode(&json, IdWidth::U8);
+        }
     }
 }

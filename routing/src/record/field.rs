@@ -158,7 +158,7 @@ pub(super) fn quoted(json: Json<'_>) -> String {
     let short = json.text().len() <= 32 * MAX_QUOTE;
     match json.characters().filter(|_| short) {
         Some(text) => bounded(&text),
-        None => bounded(json.text()),
+        None => bounded(json.text().trim_start_matches('"')),
     }
 }
 
