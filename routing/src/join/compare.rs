@@ -129,7 +129,10 @@ impl<'a> Pair<'a> {
         let same_try = a.role == b.role && a.attempt == b.attempt && b.role != Role::Trainer;
         if same_try && (a != b || !self.differing.is_empty()) {
             let detail = if a == b {
-                format!("{a} sent two different rows for {} positions", self.differing.len())
+                let moved = shift.as_ref().map_or(String::new(), |shift| {
+                    format!("; {} of {} agree after a shift by {:+}", shift.agreeing, shift.compared, shift.positions)
+                });
+                format!("{a} sent two different rows for {} positions{moved}", self.differing.len())
             } else {
                 format!("{a} and {b} both answered {} positions", self.common.len())
             };
