@@ -1,1 +1,4 @@
-//! Work in progress.
+//! The collector: recorded responses in, Delta tables of joined routing out.
+#![forbid(unsafe_code)]
+
+pub mod tables;

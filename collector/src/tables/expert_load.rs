@@ -1,0 +1,126 @@
+//! The table `expert_load`: how many tokens each expert got, per minute and source. Its rows are increments: rows of
+//! equal key add up, and a request that is stored anew takes away what it had added.
+
+use std::{collections::HashMap, sync::Arc};
+
+use arrow::{
+    array::{ArrayRef, Int64Array},
+    datatypes::{DataType, Field, Schema, SchemaRef},
+};
+use gatescope_routing::span::Role;
+
+use super::{
+    arrow_file::{ArrowFile, Columns},
+    columns::{ints, texts, time, times},
+    counts::LayerCounts,
+    error::Result,
+    routing::Phase,
+};
+
+/// What the tokens of a count have in common.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct LoadKey {
+    /// Start of the minute, microseconds since 1970 UTC.
+    pub(super) minute: i64,
+    pub(super) run: Arc<str>,
+    /// Empty where nobody said.
+    pub(super) model: Arc<str>,
+    pub(super) instance: Arc<str>,
+    pub(super) role: Role,
+    pub(super) phase: Phase,
+}
+
+/// Counts in memory go to the file when they are larger than this.
+const MOST_BYTES: usize = 32 << 20;
+
+/// Counts that are not in the file yet.
+#[derive(Debug, Default)]
+pub(super) struct Load {
+    counts: HashMap<LoadKey, LayerCounts>,
+}
+
+impl Load {
+    /// The counts of this key.
+    pub(super) fn of(&mut self, key: LoadKey) -> &mut LayerCounts {
+        self.counts.entry(key).or_default()
+    }
+
+    /// Whether it should go to the file.
+    pub(super) fn is_large(&self) -> bool {
+        self.counts.values().map(LayerCounts::bytes).sum::<usize>() > MOST_BYTES
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        for (key, counts) in other.counts {
+            self.of(key).merge(&counts);
+        }
+    }
+
+    /// Writes every count that is not 0 and starts anew.
+    pub(super) fn write_to(&mut self, file: &mut ArrowFile<ExpertLoad>) -> Result<()> {
+        let mut counts: Vec<_> = self.counts.drain().collect();
+        counts.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        for (key, counts) in counts {
+            let key = Arc::new(key);
+            for (layer, expert, tokens) in counts.iter() {
+                let row = Row { key: key.clone(), layer: layer as u32, expert: expert as u32, tokens };
+                file.add(|columns| columns.rows.push(row))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Rows of `expert_load` in the making.
+#[derive(Default)]
+pub(super) struct ExpertLoad {
+    rows: Vec<Row>,
+}
+
+struct Row {
+    key: Arc<LoadKey>,
+    layer: u32,
+    expert: u32,
+    tokens: i64,
+}
+
+impl Columns for ExpertLoad {
+    const TABLE: &'static str = "expert_load";
+
+    fn schema() -> SchemaRef {
+        let text = |name: &str| Field::new(name, DataType::Utf8, false);
+        let number = |name: &str| Field::new(name, DataType::Int32, false);
+        Arc::new(Schema::new(vec![
+            Field::new("minute", time(), false),
+            text("run"),
+            text("model"),
+            text("instance"),
+            text("role"),
+            text("phase"),
+            number("layer"),
+            number("expert"),
+            Field::new("tokens", DataType::Int64, false),
+        ]))
+    }
+
+    fn rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    fn take(&mut self) -> Vec<ArrayRef> {
+        let rows = std::mem::take(&mut self.rows);
+        let text = |of: fn(&Row) -> Option<&str>| texts(rows.iter().map(of).collect());
+        let number = |of: fn(&Row) -> Option<u32>| ints(rows.iter().map(of).collect());
+        vec![
+            times(rows.iter().map(|row| Some(row.key.minute)).collect()),
+            text(|row| Some(&row.key.run)),
+            text(|row| Some(&row.key.model)),
+            text(|row| Some(&row.key.instance)),
+            text(|row| Some(row.key.role.name())),
+            text(|row| Some(row.key.phase.name())),
+            number(|row| Some(row.layer)),
+            number(|row| Some(row.expert)),
+            Arc::new(rows.iter().map(|row| row.tokens).collect::<Int64Array>()),
+        ]
+    }
+}

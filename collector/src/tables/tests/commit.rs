@@ -1,0 +1,135 @@
+//! Batches, writers and the folder.
+
+use std::path::Path;
+
+use super::{Tables, commit, ids_in, read, small};
+use crate::tables::TablesError;
+
+#[test]
+fn only_one_writer_may_have_the_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = Tables::open(folder.path()).unwrap();
+
+    let second = Tables::open(folder.path()).err().unwrap();
+    drop(first);
+
+    assert!(matches!(second, TablesError::Locked(_)));
+    assert!(second.to_string().contains("another process is writing"), "{second}");
+    Tables::open(folder.path()).unwrap();
+}
+
+#[test]
+fn a_batch_that_is_dropped_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tables = Tables::open(folder.path()).unwrap();
+    let batch = tables.begin();
+    let mut writer = batch.writer();
+    writer.add(&small("a")).unwrap();
+    writer.finish().unwrap();
+
+    drop(batch);
+
+    assert_eq!(std::fs::read_dir(folder.path().join("routing_3x2_u8")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_batch_with_an_unfinished_writer_cannot_be_committed() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tables = Tables::open(folder.path()).unwrap();
+    let batch = tables.begin();
+    let mut writer = batch.writer();
+    writer.add(&small("a")).unwrap();
+    drop(writer);
+
+    let error = tables.commit(batch).unwrap_err();
+
+    assert!(matches!(error, TablesError::Batch { position: 1, .. }), "{error}");
+    commit(&mut tables, &[small("b")]);
+    assert_eq!(ids_in(&read(&tables, "requests")), ["b"]);
+}
+
+#[test]
+fn batches_are_committed_in_the_order_of_their_beginnings() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tables = Tables::open(folder.path()).unwrap();
+    let (first, second) = (tables.begin(), tables.begin());
+
+    tables.commit(second).unwrap();
+    let error = tables.commit(first).unwrap_err();
+
+    assert!(matches!(error, TablesError::Batch { position: 1, .. }), "{error}");
+}
+
+#[test]
+fn a_request_cannot_be_in_a_batch_twice() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tables = Tables::open(folder.path()).unwrap();
+    let batch = tables.begin();
+    let (mut one, mut other) = (batch.writer(), batch.writer());
+    one.add(&small("a")).unwrap();
+
+    let error = other.add(&small("a")).unwrap_err();
+
+    assert_eq!(error.to_string(), "request a: added twice to one batch");
+}
+
+#[test]
+fn an_error_of_the_file_system_names_the_path() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("journal"), "in the way").unwrap();
+
+    let error = Tables::open(folder.path()).err().unwrap();
+
+    assert!(matches!(&error, TablesError::File { path, .. } if path.ends_with("journal")), "{error}");
+}
+
+#[test]
+fn a_folder_stays_short_to_open_after_many_commits() {
+    // given
+    let folder = tempfile::tempdir().unwrap();
+    let mut tables = Tables::open(folder.path()).unwrap();
+    let ids: Vec<String> = (100..170).map(|id| id.to_string()).collect();
+
+    // when
+    ids.iter().for_each(|id| commit(&mut tables, &[small(id)]));
+    drop(tables);
+
+    // then
+    let log = folder.path().join("requests/_delta_log");
+    assert!(log.join("00000000000000000064.checkpoint.parquet").exists());
+    assert_eq!(std::fs::read_dir(folder.path().join("journal")).unwrap().count(), 1);
+    let tables = Tables::open(folder.path()).unwrap();
+    assert_eq!(ids_in(&read(&tables, "requests")), ids);
+    assert_eq!(tables.position(), 70);
+}
+
+#[test]
+fn the_tables_ask_for_no_feature_of_their_readers() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tables = Tables::open(folder.path()).unwrap();
+    commit(&mut tables, &[small("a")]);
+
+    for table in ["requests", "captures", "mismatches", "expert_load", "routing_3x2_u8"] {
+        let first = folder.path().join(table).join("_delta_log/00000000000000000000.json");
+        let text = std::fs::read_to_string(first).unwrap();
+        assert!(text.contains("\"protocol\":{\"minReaderVersion\":1,\"minWriterVersion\":2}"), "{text}");
+    }
+}
+
+#[test]
+fn vacuum_keeps_what_the_tables_refer_to() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tables = Tables::open(folder.path()).unwrap();
+    commit(&mut tables, &[small("a")]);
+    let stray = |name: &str| folder.path().join("requests").join(name);
+    let ours = stray("00000000000000000001-00000000-0000-4000-8000-000000000000.parquet");
+    std::fs::write(&ours, "").unwrap();
+    std::fs::write(stray("notes.parquet"), "").unwrap();
+
+    let removed = tables.vacuum().unwrap();
+
+    assert_eq!(removed, 1);
+    assert!(!Path::exists(&ours));
+    assert!(stray("notes.parquet").exists());
+    assert_eq!(ids_in(&read(&tables, "requests")), ["a"]);
+}
