@@ -1,4 +1,6 @@
 //! The collector: recorded responses in, Delta tables of joined routing out.
 #![forbid(unsafe_code)]
 
+pub mod fail_point;
+pub mod log;
 pub mod tables;
