@@ -128,6 +128,9 @@ impl<'a> Field<'a> {
         let text = if length > 6 * MAX_NAME + 2 { None } else { self.json.characters() };
         match text {
             Some(text) if text.is_empty() => Err(self.problem("empty: expected an id or name")),
+            Some(text) if text.contains(char::is_control) => {
+                Err(self.problem("a control character: expected an id or name without any"))
+            }
             Some(text) if text.len() <= MAX_NAME => Ok(text.into()),
             _ => Err(self.problem(format!("{length} bytes: expected an id or name of at most {MAX_NAME}"))),
         }
@@ -162,12 +165,15 @@ pub(super) fn quoted(json: Json<'_>) -> String {
     }
 }
 
-/// Text for people, bounded.
+/// Text for people: bounded, and on one line.
 pub(super) fn bounded(text: &str) -> String {
-    match text.char_indices().nth(MAX_QUOTE) {
-        None => text.to_owned(),
-        Some((end, _)) => format!("{}...", &text[..end]),
+    let shown = text.char_indices().nth(MAX_QUOTE).map_or(text, |(end, _)| &text[..end]);
+    let mut line: String =
+        shown.chars().map(|character| if character.is_control() { ' ' } else { character }).collect();
+    if shown.len() < text.len() {
+        line.push_str("...");
     }
+    line
 }
 
 /// A struct of the fields that are read from one kind of object. Where a name comes twice, the last one counts, as in

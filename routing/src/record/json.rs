@@ -200,7 +200,8 @@ fn unescape(inside: &str, first: usize) -> String {
             None => break,
         };
         text.push(character);
-        let behind = &escape[length..];
+        // Only text that was not checked can end inside an escape.
+        let behind = escape.get(length..).unwrap_or_default();
         let plain = memchr::memchr(b'\\', behind.as_bytes()).unwrap_or(behind.len());
         text.push_str(&behind[..plain]);
         rest = &behind[plain..];

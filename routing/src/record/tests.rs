@@ -359,6 +359,7 @@ fn errors_of_the_engine_are_quoted() {
             "response: the engine answered with an error: too long",
         ),
         (json!({"error": {"code": 400}}), "response: the engine answered with an error: {\"code\":400}"),
+        (json!({"error": "two\nlines\u{1b}[2J"}), "response: the engine answered with an error: two lines [2J"),
         (json!({"object": "error", "message": "gone"}), "response: the engine answered with an error: gone"),
         (json!({"detail": "Not Found"}), "response: the engine answered with an error: Not Found"),
         (json!({"detail": [{"loc": 1}]}), "response: the engine answered with an error: [{\"loc\":1}]"),
@@ -436,6 +437,10 @@ fn lines_that_are_no_recorded_responses_are_refused() {
     );
     assert_eq!(changed("/attempt", json!(-1)), "request r: attempt: -1: expected a whole number from 0 to 1073741823");
     assert_eq!(changed("/run", json!(5)), "request r: run: a number: expected a string");
+    assert_eq!(
+        changed("/run", json!("a\nb")),
+        "request r: run: a control character: expected an id or name without any"
+    );
     assert_eq!(changed("/run", json!("")), "request r: run: empty: expected an id or name");
     assert_eq!(
         changed("/run", json!("x".repeat(1025))),

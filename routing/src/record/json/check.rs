@@ -113,23 +113,28 @@ impl Check<'_> {
         Ok(())
     }
 
+    /// Steps over a string, a block at a time, so that the second look at a block finds it in the cache.
     fn string(&mut self, expected: &'static str) -> Result<(), JsonError> {
+        const BLOCK: usize = 4096;
         self.expect(b'"', expected)?;
         loop {
             let rest = &self.bytes[self.at..];
-            let length = memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
-            if let Some(control) = control_character(&rest[..length]) {
-                self.at += control;
+            let block = &rest[..rest.len().min(BLOCK)];
+            let special = memchr2(b'"', b'\\', block);
+            let plain = &block[..special.unwrap_or(block.len())];
+            if plain.iter().fold(false, |found, &byte| found | (byte < 0x20)) {
+                self.at += plain.iter().take_while(|&&byte| byte >= 0x20).count();
                 return Err(self.error("no bare control character inside a string"));
             }
-            self.at += length;
-            match self.bytes.get(self.at) {
-                None => return Err(JsonError::End("the end of a string")),
+            self.at += plain.len();
+            match special.map(|at| block[at]) {
                 Some(b'"') => {
                     self.at += 1;
                     return Ok(());
                 }
                 Some(_) => self.escape()?,
+                None if block.len() < BLOCK => return Err(JsonError::End("the end of a string")),
+                None => {}
             }
         }
     }
@@ -186,13 +191,4 @@ impl Check<'_> {
         }
         Ok(())
     }
-}
-
-/// The first control character. Looks at whole blocks first, without a branch per byte.
-fn control_character(bytes: &[u8]) -> Option<usize> {
-    const BLOCK: usize = 256;
-    let has_control = |block: &[u8]| block.iter().fold(false, |found, &byte| found | (byte < 0x20));
-    let block = bytes.chunks(BLOCK).position(has_control)?;
-    let start = block * BLOCK;
-    bytes[start..].iter().position(|&byte| byte < 0x20).map(|at| start + at)
 }

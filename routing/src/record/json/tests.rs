@@ -94,6 +94,19 @@ proptest! {
     }
 
     #[test]
+    fn broken_text_can_be_searched(text in "[\\[\\]{}\",:\\\\ u0-9e\u{1}é]{0,24}") {
+        /// Visits everything that is found.
+        fn search(json: Json<'_>, depth: usize) {
+            json.characters();
+            if depth < 8 {
+                json.fields().for_each(|(_, value)| search(value, depth + 1));
+                json.items().for_each(|item| search(item, depth + 1));
+            }
+        }
+        search(Json::broken(&text), 0);
+    }
+
+    #[test]
     fn the_grammar_is_that_of_serde_json(text in "[\\[\\]{}\",:\\\\ 0-9eE.+\\-tfnruals\u{1}é]{0,12}") {
         prop_assert_eq!(
             Json::parse(&text).is_ok(),
