@@ -2,5 +2,6 @@
 #![forbid(unsafe_code)]
 
 pub mod fail_point;
+pub mod import;
 pub mod log;
 pub mod tables;

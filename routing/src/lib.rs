@@ -65,6 +65,7 @@ assert_eq!(routing.experts(3, 0), [6, 5], "position 3, layer 0, in the engine's 
 - [`engine`]: one codec per engine payload, both ways. [`record`]: recorded responses, one JSON object a line.
 - [`join`]: linking, placing, accepting, comparing, closing; [`join::Join`] holds many open requests.
 - [`check`], [`finding`]: what can be wrong, under stable codes.
+- [`model_config`]: what a model's `config.json` says of its layers.
 */
 #![forbid(unsafe_code)]
 
@@ -72,6 +73,7 @@ pub mod check;
 pub mod engine;
 pub mod finding;
 pub mod join;
+pub mod model_config;
 pub mod record;
 pub mod rows;
 pub mod shape;

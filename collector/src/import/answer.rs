@@ -1,0 +1,64 @@
+//! An answer, ready for the join: what a worker made of a line.
+
+use std::sync::Arc;
+
+use gatescope_routing::{
+    check::inspect,
+    join::{Finish, Part, Start},
+    record::{PayloadProblem, Record},
+    span::KvLink,
+};
+
+/// An answer of an engine, ready for the join.
+pub(super) struct Answer {
+    pub(super) run: Option<Arc<str>>,
+    pub(super) request_id: Arc<str>,
+    pub(super) model: Option<Arc<str>>,
+    /// When the engine began it, in UTC microseconds.
+    pub(super) created_at: Option<i64>,
+    /// What a prefill calls the request inside.
+    pub(super) identity: Option<KvLink>,
+    /// The prefill whose KV a decode took.
+    pub(super) link: Option<KvLink>,
+    pub(super) choices: Vec<AnsweredChoice>,
+}
+
+/// One sequence of an answer.
+pub(super) struct AnsweredChoice {
+    pub(super) choice: u32,
+    pub(super) parts: Vec<Part>,
+    /// Why its rows are not among the parts.
+    pub(super) problem: Option<PayloadProblem>,
+}
+
+impl Answer {
+    /// Looks at every id of the record's rows, which is work that need not wait for the join.
+    pub(super) fn of(record: Record) -> Self {
+        let Record { run, request_id, source, model, created_at, identity, link, parent, choices } = record;
+        let choices = choices.into_iter().map(|answered| {
+            let mut parts = vec![Part::Start(Start {
+                source: source.clone(),
+                prompt_tokens: answered.prompt_tokens,
+                first_forward: None,
+                prompt_start: answered.prompt_start,
+                parent: parent.clone(),
+            })];
+            let mut problem = None;
+            match answered.spans {
+                Ok(spans) => parts.extend(spans.into_iter().map(|span| {
+                    let inspection = inspect(&span.rows);
+                    Part::Inspected(span, inspection)
+                })),
+                Err(error) => problem = Some(error),
+            }
+            parts.push(Part::Finish(Finish {
+                source: source.clone(),
+                prompt_tokens: answered.prompt_tokens,
+                completion_tokens: answered.completion_tokens,
+                uniform_prompt: answered.uniform_prompt,
+            }));
+            AnsweredChoice { choice: answered.choice, parts, problem }
+        });
+        Self { choices: choices.collect(), run, request_id, model, created_at, identity, link }
+    }
+}

@@ -1,0 +1,254 @@
+//! Which answers belong together, and which of them are in memory.
+//!
+//! Answers hang together by names: the outer id, what a prefill calls the request inside, and the prefill that a decode
+//! says it took its KV from. All that hangs together is one component; it is in the join as a whole or, when memory is
+//! short, put aside as a whole. Names are kept as 64-bit fingerprints: two that collide make two requests one component,
+//! which close together, each as itself.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    hash::{DefaultHasher, Hash, Hasher},
+    ops::Range,
+    sync::Arc,
+};
+
+use gatescope_routing::span::RequestKey;
+
+use super::{answer::Answer, aside::LineAt};
+
+/// Places of lines that are not used any more, before they are cleared away.
+const GONE: usize = 1 << 16;
+
+/// Answers that belong together, as far as they came.
+#[derive(Debug, Default)]
+pub(super) struct Component {
+    names: Vec<u64>,
+    /// The requests that were answered.
+    pub(super) keys: Vec<RequestKey>,
+    /// The lines of the answers, in the order in which they came.
+    pub(super) lines: Vec<LineAt>,
+    /// Payload hash and line number of each span.
+    pub(super) arrivals: Vec<(u64, u64)>,
+    pub(super) model: Option<Arc<str>>,
+    /// When the first instance began, in UTC microseconds.
+    pub(super) started_at: Option<i64>,
+    /// Whether it cannot be closed before the next commit.
+    pub(super) waits: bool,
+    /// Whether what is stored of it is to be judged again.
+    pub(super) again: bool,
+}
+
+impl Component {
+    fn take_in(&mut self, other: Self) {
+        self.names.extend(other.names);
+        for key in other.keys {
+            self.add_key(key);
+        }
+        self.lines.extend(other.lines);
+        self.arrivals.extend(other.arrivals);
+        self.model = self.model.take().or(other.model);
+        self.began(other.started_at);
+        self.waits |= other.waits;
+        self.again |= other.again;
+    }
+
+    /// A request that was answered.
+    pub(super) fn add_key(&mut self, key: RequestKey) {
+        if !self.keys.contains(&key) {
+            self.keys.push(key);
+        }
+    }
+
+    /// When an instance began it.
+    pub(super) fn began(&mut self, at: Option<i64>) {
+        self.started_at = match (self.started_at, at) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+    }
+}
+
+/// All components.
+#[derive(Debug, Default)]
+pub(super) struct Components {
+    places: HashMap<u64, Place>,
+    /// By age.
+    live: BTreeMap<u64, Component>,
+    opened: u64,
+    aside: Vec<Entry>,
+    gone: usize,
+}
+
+/// Where a component is: the age of a live one, or the first entry of one that was put aside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place(u64);
+
+const ASIDE: u64 = 1 << 63;
+
+/// A line of a component that was put aside; its lines follow each other.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    line: LineAt,
+    /// How many lines of the component follow; [`Entry::GONE`] where the line is not needed any more.
+    more: u32,
+}
+
+impl Entry {
+    const GONE: u32 = u32::MAX;
+}
+
+/// The names that an answer gives its request.
+pub(super) fn names(run: &str, answer: &Answer) -> Vec<u64> {
+    let mut names = vec![fingerprint(&("id", run, &*answer.request_id))];
+    for link in answer.identity.iter().chain(&answer.link) {
+        names.push(fingerprint(&("kv", run, &*link.engine_id, &*link.request_id)));
+    }
+    names
+}
+
+/// The same for equal values in every process.
+pub(super) fn fingerprint(value: &impl Hash) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
+}
+
+impl Components {
+    /// Components with one of these names that were put aside: their lines, to be read again. They are live again once
+    /// these lines are told.
+    pub(super) fn recall(&mut self, names: &[u64]) -> Vec<LineAt> {
+        let mut lines = Vec::new();
+        for name in names {
+            if let Some(Place(place)) = self.places.get(name)
+                && place & ASIDE != 0
+            {
+                lines.extend(self.take_aside((place & !ASIDE) as usize));
+            }
+        }
+        lines
+    }
+
+    /// The lines of the first component that was put aside and is still, of those within these entries, and the entry
+    /// behind them.
+    pub(super) fn recall_next(&mut self, mut within: Range<usize>) -> Option<(Vec<LineAt>, usize)> {
+        let first = within.find(|&at| self.aside.get(at).is_some_and(|entry| entry.more != Entry::GONE))?;
+        let lines = self.take_aside(first);
+        Some((lines.clone(), first + lines.len()))
+    }
+
+    fn take_aside(&mut self, first: usize) -> Vec<LineAt> {
+        let Some(entry) = self.aside.get(first).filter(|entry| entry.more != Entry::GONE) else { return Vec::new() };
+        let end = first + 1 + entry.more as usize;
+        let entries = &mut self.aside[first..end];
+        let lines = entries.iter().map(|entry| entry.line).collect();
+        entries.iter_mut().for_each(|entry| entry.more = Entry::GONE);
+        self.gone += end - first;
+        lines
+    }
+
+    /// The live component of these names, which makes all live components with one of them one. Says its age.
+    pub(super) fn unite(&mut self, names: &[u64]) -> u64 {
+        let mut ages: Vec<u64> = names
+            .iter()
+            .filter_map(|name| self.places.get(name))
+            .map(|place| place.0)
+            .filter(|age| age & ASIDE == 0)
+            .collect();
+        ages.sort_unstable();
+        ages.dedup();
+        let age = ages.first().copied().unwrap_or_else(|| {
+            self.opened += 1;
+            self.opened
+        });
+        let mut component = self.live.remove(&age).unwrap_or_default();
+        for other in ages.iter().skip(1).filter_map(|other| self.live.remove(other)) {
+            component.take_in(other);
+        }
+        component.names.extend(names);
+        component.names.sort_unstable();
+        component.names.dedup();
+        for name in &component.names {
+            self.places.insert(*name, Place(age));
+        }
+        self.live.insert(age, component);
+        age
+    }
+
+    pub(super) fn get_mut(&mut self, age: u64) -> Option<&mut Component> {
+        self.live.get_mut(&age)
+    }
+
+    /// Takes out a live component.
+    pub(super) fn remove(&mut self, age: u64) -> Option<Component> {
+        let component = self.live.remove(&age)?;
+        for name in &component.names {
+            self.places.remove(name);
+        }
+        Some(component)
+    }
+
+    /// Takes a component back in that cannot be closed yet.
+    pub(super) fn keep_waiting(&mut self, age: u64, component: Component) {
+        for name in &component.names {
+            self.places.insert(*name, Place(age));
+        }
+        self.live.insert(age, Component { waits: true, ..component });
+    }
+
+    /// Puts a live component aside. The caller takes its requests out of the join.
+    pub(super) fn put_aside(&mut self, age: u64) -> Option<Component> {
+        let component = self.live.remove(&age)?;
+        let place = Place(self.aside.len() as u64 | ASIDE);
+        for (index, line) in component.lines.iter().enumerate() {
+            let more = (component.lines.len() - 1 - index) as u32;
+            self.aside.push(Entry { line: *line, more });
+        }
+        for name in &component.names {
+            self.places.insert(*name, place);
+        }
+        Some(component)
+    }
+
+    /// Moves the entries that are still needed together, if there are many others. Entries have other numbers then.
+    pub(super) fn tidy(&mut self) {
+        if self.gone <= GONE.max(self.aside.len() / 2) {
+            return;
+        }
+        let mut moved = HashMap::new();
+        let mut kept = Vec::with_capacity(self.aside.len() - self.gone);
+        for (index, entry) in self.aside.iter().enumerate().filter(|(_, entry)| entry.more != Entry::GONE) {
+            moved.insert(index as u64 | ASIDE, kept.len() as u64 | ASIDE);
+            kept.push(*entry);
+        }
+        self.aside = kept;
+        self.gone = 0;
+        self.places.retain(|_, place| match (place.0 & ASIDE, moved.get(&place.0)) {
+            (0, _) => true,
+            (_, Some(new)) => {
+                place.0 = *new;
+                true
+            }
+            (_, None) => false,
+        });
+    }
+
+    /// Age of the oldest live component.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        self.live.keys().next().copied()
+    }
+
+    /// Ages of the live components, the oldest first.
+    pub(super) fn ages(&self) -> Vec<u64> {
+        self.live.keys().copied().collect()
+    }
+
+    /// Number of live components.
+    pub(super) fn live(&self) -> usize {
+        self.live.len()
+    }
+
+    /// Entries of components that were put aside, used ones included: the end of [`Self::recall_next`].
+    pub(super) fn aside(&self) -> usize {
+        self.aside.len()
+    }
+}

@@ -1,0 +1,48 @@
+//! The commands, a file each.
+
+mod check;
+mod engine;
+mod import;
+mod output;
+mod sql;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use clap::Subcommand;
+
+use self::engine::Engine;
+use crate::settings::Settings;
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Import(import::Arguments),
+    Sql(sql::Arguments),
+    Check(check::Arguments),
+}
+
+impl Command {
+    /// Runs the command. An error is fatal (exit code 2).
+    pub(crate) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        match self {
+            Self::Import(arguments) => import::run(arguments, settings),
+            Self::Sql(arguments) => sql::run(arguments, settings),
+            Self::Check(arguments) => check::run(arguments, settings),
+        }
+    }
+}
+
+/// Where the tables are.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DataFolder {
+    /// Folder of the tables [default: gatescope-data]
+    #[arg(long, value_name = "DIR", env = "GATESCOPE_DATA", hide_env_values = true)]
+    data: Option<PathBuf>,
+}
+
+impl DataFolder {
+    /// The folder: as given, else as in the settings, else the default.
+    pub(crate) fn path(&self, settings: &Settings) -> PathBuf {
+        settings.data(self.data.as_deref())
+    }
+}

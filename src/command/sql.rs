@@ -1,0 +1,92 @@
+//! `gatescope sql`: a query on a data folder.
+
+use std::{
+    io::{IsTerminal, Read},
+    process::ExitCode,
+};
+
+use anyhow::{Context, bail};
+use clap::ValueEnum;
+use gatescope_query::{Catalog, Format};
+
+use super::{DataFolder, Engine, output::Output};
+use crate::settings::Settings;
+
+/// Run SQL on a data folder
+///
+/// Tables: requests, mismatches, captures, expert_load and a routing_<shape> for each model shape. The view experts has a
+/// row per position, layer and slot; experts(l07) is the list of a layer's experts, expert_counts(l07) counts them, and
+/// routing('request id') is the routing of one request in order. SHOW TABLES and DESCRIBE list what there is.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  gatescope sql \"SELECT status, count(*) FROM requests GROUP BY status\"
+  gatescope sql \"SELECT position, experts FROM routing('chatcmpl-17') WHERE layer = 7\" --format json
+  gatescope sql --data /srv/routing --format csv < load.sql > load.csv
+
+Queries only read. Exit codes: 0 answered, 2 no answer.")]
+pub(crate) struct Arguments {
+    /// The query; without it or with -, it is read from standard input
+    #[arg(value_name = "QUERY")]
+    query: Option<String>,
+    #[command(flatten)]
+    data: DataFolder,
+    #[command(flatten)]
+    engine: Engine,
+    /// How the rows are written
+    #[arg(long, value_enum, default_value_t = FormatName::Table)]
+    format: FormatName,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum FormatName {
+    /// Aligned columns
+    Table,
+    /// One array of objects; binary as hex
+    Json,
+    /// Comma-separated values with a header line
+    Csv,
+    /// A Parquet file
+    Parquet,
+}
+
+impl From<FormatName> for Format {
+    fn from(name: FormatName) -> Self {
+        match name {
+            FormatName::Table => Self::Table,
+            FormatName::Json => Self::Json,
+            FormatName::Csv => Self::Csv,
+            FormatName::Parquet => Self::Parquet,
+        }
+    }
+}
+
+/// Runs the command.
+pub(crate) fn run(arguments: Arguments, settings: &Settings) -> anyhow::Result<ExitCode> {
+    let query = query(arguments.query.as_deref())?;
+    if arguments.format == FormatName::Parquet && std::io::stdout().is_terminal() {
+        bail!("a Parquet file is binary: send it to a file (`> rows.parquet`)");
+    }
+    let folder = arguments.data.path(settings);
+    arguments.engine.run(async |options| {
+        let catalog = Catalog::open(&folder, &options).await?;
+        let answer = catalog.query(&query).await?;
+        let output = Output::new();
+        let written = answer.write(arguments.format.into(), output.writer()).await;
+        output.unless_closed(written.map(|_| ExitCode::SUCCESS))
+    })
+}
+
+fn query(argument: Option<&str>) -> anyhow::Result<String> {
+    let query = match argument {
+        Some(query) if query != "-" => query.to_owned(),
+        _ => {
+            let mut query = String::new();
+            std::io::stdin().read_to_string(&mut query).context("reading the query from standard input")?;
+            query
+        }
+    };
+    if query.trim().is_empty() {
+        bail!("the query is empty");
+    }
+    Ok(query)
+}

@@ -1,0 +1,76 @@
+//! What interrupts a command.
+
+use std::{
+    process,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use anyhow::Context;
+
+/// Watches for SIGINT and SIGTERM: the flag is set at the first of them, the second ends the process at once.
+pub(crate) fn on_signal() -> anyhow::Result<Arc<AtomicBool>> {
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_io().build().context("cannot watch for signals")?;
+    let flag = Arc::clone(&interrupted);
+    let (ready, installed) = std::sync::mpsc::channel();
+    thread::Builder::new()
+        .name("gatescope-signal".into())
+        .spawn(move || {
+            runtime.block_on(async move {
+                let signals = Signals::install();
+                let failed = signals.as_ref().err().map(std::io::Error::kind);
+                let _ = ready.send(failed);
+                let Ok(mut signals) = signals else { return };
+                signals.next().await;
+                flag.store(true, Ordering::Relaxed);
+                signals.next().await;
+                process::exit(1);
+            });
+        })
+        .context("cannot watch for signals")?;
+    match installed.recv() {
+        Ok(None) => Ok(interrupted),
+        Ok(Some(kind)) => Err(std::io::Error::from(kind)).context("cannot watch for signals"),
+        Err(_) => anyhow::bail!("cannot watch for signals"),
+    }
+}
+
+#[cfg(unix)]
+struct Signals {
+    interrupt: tokio::signal::unix::Signal,
+    terminate: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn install() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn install() -> std::io::Result<Self> {
+        Ok(Self)
+    }
+
+    async fn next(&mut self) {
+        let _ = tokio::signal::ctrl_c().await;
+    }
+}
