@@ -15,7 +15,7 @@ use crate::{
 /// Highest id that is kept; the one above it is what `-1` reads as in `u16`.
 pub const MAX_ID: u16 = (MAX_EXPERTS - 1) as u16;
 /// Most runs of adjacent rows with unknown marks in one payload: bounds what a payload of marks can allocate.
-pub const MAX_UNKNOWN_RUNS: usize = 65_536;
+pub const MAX_UNKNOWN_RUNS: usize = 16_384;
 
 /// Ids that cannot be kept.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

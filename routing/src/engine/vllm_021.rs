@@ -146,6 +146,7 @@ struct Text<'a> {
 }
 
 impl Text<'_> {
+    #[inline]
     fn peek(&mut self) -> Option<u8> {
         while matches!(self.bytes.get(self.at), Some(b' ' | b'\t' | b'\n' | b'\r')) {
             self.at += 1;
@@ -158,6 +159,7 @@ impl Text<'_> {
     }
 
     /// Calls `each` with the index of every item; says how many there are.
+    #[inline]
     fn list(
         &mut self,
         expected: &'static str,
@@ -186,16 +188,20 @@ impl Text<'_> {
         }
     }
 
+    #[inline]
     fn id(&mut self) -> Result<i64, ListError> {
         let negative = self.peek() == Some(b'-');
         let start = self.at + usize::from(negative);
-        let digits = self.bytes[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
-        let text = &self.bytes[start..start + digits];
-        if digits == 0 || (digits > 1 && text[0] == b'0') || digits > 18 {
+        let (mut at, mut id) = (start, 0_i64);
+        while let Some(digit) = self.bytes.get(at).map(|byte| byte.wrapping_sub(b'0')).filter(|&digit| digit < 10) {
+            // No id has more than five digits, so one that does not fit is none, whatever it reads as.
+            id = id.saturating_mul(10).saturating_add(i64::from(digit));
+            at += 1;
+        }
+        if at == start || (at > start + 1 && self.bytes[start] == b'0') {
             return Err(self.error("an expert id, a whole number"));
         }
-        self.at = start + digits;
-        let id = text.iter().fold(0, |id, &digit| id * 10 + i64::from(digit - b'0'));
+        self.at = at;
         Ok(if negative { -id } else { id })
     }
 
