@@ -141,18 +141,23 @@ impl<'a> Field<'a> {
         if self.json.kind() != Kind::List {
             return Err(self.wrong_kind("a list of token ids"));
         }
-        let (mut count, mut uniform, mut first) = (0_u32, true, None);
+        let (mut count, mut uniform, mut first) = (0_usize, true, None);
         for item in self.json.items() {
             if item.kind() != Kind::Number {
                 return Err(self.problem(format!("{} at {count}: expected token ids", item.kind().name())));
             }
             uniform &= *first.get_or_insert(item.text()) == item.text();
-            count = count.saturating_add(1);
+            count += 1;
         }
-        if count > MAX_COUNT {
-            return Err(self.problem(format!("{count} tokens: expected at most {MAX_COUNT}")));
-        }
-        Ok((count, (count > 0).then_some(uniform)))
+        Ok((self.bound(count)?, (count > 0).then_some(uniform)))
+    }
+
+    /// As many tokens as it has items.
+    pub(super) fn bound(&self, items: usize) -> Result<u32, PayloadProblem> {
+        u32::try_from(items)
+            .ok()
+            .filter(|&tokens| tokens <= MAX_COUNT)
+            .ok_or_else(|| self.problem(format!("{items} tokens: expected at most {MAX_COUNT}")))
     }
 }
 

@@ -136,8 +136,8 @@ fn log_probabilities(found: &Found<'_>) -> Result<Option<u32>, PayloadProblem> {
         return Ok(None);
     };
     let (object, place) = logprobs.object()?;
-    let content = Logprobs::of(object, place).content;
-    Ok(content.filter(|field| field.json.kind() == Kind::List).map(|field| field.json.items().count() as u32))
+    let content = Logprobs::of(object, place).content.filter(|field| field.json.kind() == Kind::List);
+    content.map(|field| field.bound(field.json.items().count())).transpose()
 }
 
 fn usage<'a>(answers: &Answers<'a>) -> Result<Option<Usage<'a>>, PayloadProblem> {
