@@ -5,9 +5,14 @@ use std::{
     fmt,
     io::{self, IoSlice},
     path::Path,
+    thread,
+    time::Duration,
 };
 
 use super::storage::{Disk, Storage, StoredFile};
+
+/// How long a sync takes before the bytes are safe: a moment for a kill to hit.
+const SYNC_TIME: Duration = Duration::from_millis(2);
 
 #[derive(Debug)]
 pub(super) struct HeldDisk;
@@ -70,6 +75,11 @@ impl StoredFile for HeldFile {
         Ok(())
     }
 
+    /// Opening writes again what was read, and nothing is held then.
+    fn overwrite(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.file.overwrite(bytes, offset)
+    }
+
     fn truncate(&mut self, length: u64) -> io::Result<()> {
         let synced = self.file.len()?;
         self.held.truncate(usize::try_from(length.saturating_sub(synced)).unwrap_or(usize::MAX));
@@ -77,6 +87,7 @@ impl StoredFile for HeldFile {
     }
 
     fn sync(&mut self) -> io::Result<()> {
+        thread::sleep(SYNC_TIME);
         self.file.append(&mut [IoSlice::new(&self.held)])?;
         self.held.clear();
         self.file.sync()

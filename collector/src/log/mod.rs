@@ -43,14 +43,18 @@ mod error;
 mod folder;
 mod frame;
 mod group_commit;
-#[cfg(feature = "fail-points")]
+#[cfg(any(test, feature = "fail-points"))]
 mod held;
+#[cfg(test)]
+mod memory;
 mod options;
 mod reader;
 mod recovery;
 mod replay;
 mod segment;
 mod storage;
+#[cfg(test)]
+mod tests;
 mod watermark;
 mod writer;
 

@@ -12,7 +12,7 @@ use super::{
 };
 
 /// Bytes read ahead.
-const WINDOW: usize = 1 << 20;
+pub(super) const WINDOW: usize = 1 << 20;
 
 /// One file, opened.
 #[derive(Debug)]
@@ -47,6 +47,8 @@ impl Reader {
         let header = FileHeader { first, salt: 0 };
         let mut reader = Self { file, path, header, length, window: Vec::new(), window_start: 0 };
         let found = match FileHeader::decode(reader.bytes(0, FILE_HEADER)?) {
+            // Frames follow the second copy.
+            Ok(_) if length < FILE_HEADER as u64 => "half a header".to_owned(),
             Ok(header) if header.first == first => {
                 reader.header = header;
                 return Ok(Opened::Whole(reader));
@@ -61,8 +63,11 @@ impl Reader {
     }
 
     /// Up to `count` bytes from `offset` on, fewer only at the end of the file.
-    fn bytes(&mut self, offset: u64, count: usize) -> Result<&[u8], FileFailure> {
+    pub(super) fn bytes(&mut self, offset: u64, count: usize) -> Result<&[u8], FileFailure> {
         let count = within(count as u64, self.length.saturating_sub(offset));
+        if count == 0 {
+            return Ok(&[]);
+        }
         let covered =
             offset >= self.window_start && offset + count as u64 <= self.window_start + self.window.len() as u64;
         if !covered {
@@ -191,6 +196,7 @@ impl Walk {
                 return Ok(Next::Record(header));
             }
             Ok(header) => Fault::Position { found: header.position },
+            Err(Fault::End { left: 0 }) => Fault::Ended { next: self.limit.unwrap_or(self.expected) },
             Err(fault) => fault,
         };
         self.pass(fault).map(Next::Damage)
@@ -233,6 +239,8 @@ pub(super) fn header_of(first: u64) -> String {
 /// What is there instead of a frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Fault {
+    /// No more bytes, and another file.
+    Ended { next: u64 },
     /// Too few bytes for a frame's header.
     End { left: u64 },
     /// A length beyond the end of the file.
@@ -246,7 +254,7 @@ pub(super) enum Fault {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::End { left: 0 } => write!(f, "the end of the file"),
+            Self::Ended { next } => write!(f, "the end of the file, and the next one begins with record {next}"),
             Self::End { left } => write!(f, "the end of the file after {left} bytes"),
             Self::Length { length, left } => {
                 write!(f, "a length of {length} bytes where the file has {left} left")

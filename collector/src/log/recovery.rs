@@ -10,7 +10,7 @@ use super::{
     error::{Context, LogError},
     folder::{file_path, first_positions, sync_folder},
     frame::FILE_HEADER,
-    reader::{Next, Opened, Reader, Walk, header_of},
+    reader::{Next, Opened, Reader, WINDOW, Walk, header_of},
     segment::Segment,
     storage::Storage,
 };
@@ -73,6 +73,8 @@ pub(super) fn recover(
         Some(&first) => last_file(storage, folder, first, tolerance)?,
         None => End::empty(Segment::create(storage, folder, next)?),
     };
+    // The last file's name may be as new as its bytes.
+    sync_folder(storage, folder)?;
     if files.is_empty() {
         files.push(next);
     }
@@ -83,7 +85,8 @@ pub(super) fn recover(
         sealed.push(Sealed { last: next - 1, path, bytes });
     }
     // Positions that the tables have must not come again, so a log that ends before them goes on in a new file.
-    let goes_on = end.is_whole && end.last + 1 >= next && end.segment.length() < roll_bytes;
+    let has_room = end.segment.is_empty() || end.segment.length() < roll_bytes;
+    let goes_on = end.is_whole && end.last + 1 >= next && has_room;
     let active = if goes_on {
         Some(end.segment)
     } else {
@@ -129,9 +132,14 @@ fn last_file(storage: &dyn Storage, folder: &Path, first: u64, tolerance: Tolera
 fn find_end(mut walk: Walk, tolerance: Tolerance) -> Result<End, LogError> {
     let mut is_whole = true;
     let mut cut = None;
+    let mut newest = Newest { group: 0, offset: 0 };
     loop {
+        let offset = walk.offset;
         let damage = match walk.next()? {
-            Next::Record(_) => continue,
+            Next::Record(header) => {
+                newest.meet(header.group, offset);
+                continue;
+            }
             Next::End => break,
             Next::Damage(damage) => damage,
         };
@@ -146,8 +154,40 @@ fn find_end(mut walk: Walk, tolerance: Tolerance) -> Result<End, LogError> {
         // The replay meets this damage again and reports it.
         tolerance.judge(damage.lost, damage.expected, damage.found)?;
     }
-    // A process that died while the machine lived leaves whole records that no sync has covered.
-    walk.reader.file.sync().context(&walk.reader.path, "sync the file")?;
+    write_again(&mut walk.reader, newest.offset, walk.offset)?;
     let Walk { reader, offset, expected, .. } = walk;
     Ok(End { segment: Segment::reopen(reader, offset), last: expected - 1, is_whole, cut, set_aside: None })
+}
+
+/// Where the newest group begins: all before it is durable, and of it nobody knows.
+struct Newest {
+    group: u64,
+    offset: u64,
+}
+
+impl Newest {
+    fn meet(&mut self, group: u64, offset: u64) {
+        if self.group == 0 {
+            // The first group of a file proves nothing, not even the header.
+            self.group = group;
+        } else if self.group != group {
+            *self = Self { group, offset };
+        }
+    }
+}
+
+/// Makes the bytes from `from` to `to`, which can be read, durable.
+///
+/// A process that died while the machine lived leaves bytes that no sync has covered, or one that failed: then the system
+/// may count them as written, still show them, and say yes to the next sync. So they are written once more, where they
+/// are, before the sync.
+fn write_again(reader: &mut Reader, from: u64, to: u64) -> Result<(), LogError> {
+    let mut offset = from;
+    while offset < to {
+        let count = usize::try_from(to - offset).unwrap_or(usize::MAX).min(WINDOW);
+        let bytes = reader.bytes(offset, count)?.to_vec();
+        reader.file.overwrite(&bytes, offset).context(&reader.path, "write")?;
+        offset += bytes.len().max(1) as u64;
+    }
+    Ok(reader.file.sync().context(&reader.path, "sync the file")?)
 }

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     fs::{File, TryLockError},
-    io::{self, ErrorKind, IoSlice, Write},
+    io::{self, ErrorKind, IoSlice, Seek, SeekFrom, Write},
     os::unix::fs::FileExt,
     path::Path,
 };
@@ -36,6 +36,8 @@ pub(super) trait StoredFile: fmt::Debug + Send {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
     /// Puts all parts at the end, in order. After an error any number of their bytes may be there.
     fn append(&mut self, parts: &mut [IoSlice<'_>]) -> io::Result<()>;
+    /// Writes these bytes at `offset`, where the file has as many or more.
+    fn overwrite(&mut self, bytes: &[u8], offset: u64) -> io::Result<()>;
     /// Cuts the file.
     fn truncate(&mut self, length: u64) -> io::Result<()>;
     /// Makes the file's bytes and length durable. After an error they must be given up: the system may have dropped
@@ -78,11 +80,11 @@ impl Storage for Disk {
     }
 
     fn create(&self, path: &Path) -> io::Result<Box<dyn StoredFile>> {
-        Ok(Box::new(File::options().read(true).append(true).create_new(true).open(path)?))
+        Ok(Box::new(File::options().read(true).write(true).create_new(true).open(path)?))
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn StoredFile>> {
-        Ok(Box::new(File::options().read(true).append(true).open(path)?))
+        Ok(Box::new(File::options().read(true).write(true).open(path)?))
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
@@ -113,6 +115,7 @@ impl StoredFile for File {
     }
 
     fn append(&mut self, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+        self.seek(SeekFrom::End(0))?;
         // Empty parts in front would read as a write of nothing.
         IoSlice::advance_slices(&mut parts, 0);
         while !parts.is_empty() {
@@ -124,6 +127,10 @@ impl StoredFile for File {
             }
         }
         Ok(())
+    }
+
+    fn overwrite(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
     }
 
     fn truncate(&mut self, length: u64) -> io::Result<()> {
