@@ -111,9 +111,9 @@ impl Model {
                 self.disk.set(Faults::default());
                 let last = self.taken.last_key_value().map_or(0, |(last, _)| *last);
                 let mut watermark = log.watermark();
-                while watermark.now().position() < last {
-                    let now = watermark.now();
-                    futures::executor::block_on(watermark.above(now)).map_err(|error| error.to_string())?;
+                let mut now = watermark.now();
+                while now.position() < last {
+                    now = futures::executor::block_on(watermark.above(now)).map_err(|error| error.to_string())?;
                 }
                 self.told = last.max(self.told);
             }
