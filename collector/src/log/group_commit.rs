@@ -14,7 +14,7 @@ use super::{
     frame::FRAME_HEADER,
     options::Options,
     segment::{Entry, Synced},
-    watermark::{Durable, Health, State, Watermark},
+    watermark::{Durable, State, Watermark},
 };
 
 /// What appending threads and the writer share.
@@ -48,7 +48,8 @@ impl GroupCommit {
     pub(super) fn new(options: Options, durable: u64, used: u64) -> Self {
         let queue = Queue { entries: VecDeque::new(), bytes: 0, since: None, next: durable + 1, used, closing: false };
         let room = Semaphore::new(options.pending_bytes);
-        let (state, _) = watch::channel(State { durable: Durable::recovered(durable), health: Health::Writable });
+        let (state, _) =
+            watch::channel(State { durable: Durable::recovered(durable), failure: None, is_closed: false });
         Self { options, queue: Mutex::new(queue), work: Condvar::new(), room, state }
     }
 
@@ -86,7 +87,7 @@ impl GroupCommit {
         let permit = tokio::select! {
             biased;
             permit = self.room.acquire_many(bytes) => permit.map_err(|_| AppendError::Closed)?,
-            _ = state.wait_for(|state| !state.health.is_writable()) => {
+            _ = state.wait_for(|state| !state.is_writable()) => {
                 self.check_health()?;
                 return Err(AppendError::Busy { limit: self.options.pending_bytes });
             }
@@ -106,10 +107,11 @@ impl GroupCommit {
     }
 
     fn check_health(&self) -> Result<(), AppendError> {
-        match &self.state.borrow().health {
-            Health::Writable => Ok(()),
-            Health::Failing(failure) => Err(AppendError::Failing(failure.clone())),
-            Health::Closed => Err(AppendError::Closed),
+        let state = self.state.borrow();
+        match &state.failure {
+            _ if state.is_closed => Err(AppendError::Closed),
+            Some(failure) => Err(AppendError::Failing(failure.clone())),
+            None => Ok(()),
         }
     }
 
@@ -171,7 +173,7 @@ impl GroupCommit {
     pub(super) fn publish(&self, synced: &Synced, group: &[Entry]) {
         self.state.send_modify(|state| {
             state.durable = Durable::from(synced);
-            state.health = Health::Writable;
+            state.failure = None;
         });
         self.room.add_permits(group.iter().map(Entry::frame_bytes).sum());
     }
@@ -184,7 +186,7 @@ impl GroupCommit {
 
     /// Says that the disk refuses.
     pub(super) fn fail(&self, failure: FileFailure) {
-        self.state.send_modify(|state| state.health = Health::Failing(Arc::new(failure)));
+        self.state.send_modify(|state| state.failure = Some(Arc::new(failure)));
     }
 
     /// Sleeps between two attempts; false where the log is closing.
@@ -226,7 +228,7 @@ impl GroupCommit {
     /// The writer has ended: what is not durable now will not be.
     pub(super) fn ended(&self) {
         self.close();
-        self.state.send_modify(|state| state.health = Health::Closed);
+        self.state.send_modify(|state| state.is_closed = true);
     }
 }
 

@@ -259,7 +259,7 @@ impl Log {
     /// When some are not durable.
     pub async fn close(&self) -> Result<Durable, NotDurable> {
         self.shared.close();
-        self.watermark().reached(self.shared.last()).await
+        self.watermark().reached_or_closed(self.shared.last()).await
     }
 }
 

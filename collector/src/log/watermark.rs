@@ -35,20 +35,24 @@ impl From<&Synced> for Durable {
 #[derive(Debug, Clone)]
 pub(super) struct State {
     pub(super) durable: Durable,
-    pub(super) health: Health,
+    /// Why the disk refuses, while it does.
+    pub(super) failure: Option<Arc<FileFailure>>,
+    /// The writer has ended: what is not durable now will not be.
+    pub(super) is_closed: bool,
 }
 
-/// Whether more will be durable.
-#[derive(Debug, Clone)]
-pub(super) enum Health {
-    Writable,
-    Failing(Arc<FileFailure>),
-    Closed,
-}
-
-impl Health {
+impl State {
+    /// Whether records are taken.
     pub(super) fn is_writable(&self) -> bool {
-        matches!(self, Self::Writable)
+        self.failure.is_none() && !self.is_closed
+    }
+
+    fn reached(self, position: u64) -> Result<Durable, NotDurable> {
+        match self.failure {
+            _ if self.durable.0 >= position => Ok(self.durable),
+            Some(failure) => Err(NotDurable::Failing(failure)),
+            None => Err(NotDurable::Closed),
+        }
     }
 }
 
@@ -70,10 +74,7 @@ impl Watermark {
 
     /// The failure that keeps the log from being written, where there is one.
     pub fn failure(&self) -> Option<Arc<FileFailure>> {
-        match &self.state.borrow().health {
-            Health::Failing(failure) => Some(failure.clone()),
-            Health::Writable | Health::Closed => None,
-        }
+        self.state.borrow().failure.clone()
     }
 
     /// Waits until `position`, which an append must have returned, is durable.
@@ -83,13 +84,14 @@ impl Watermark {
     /// # Errors
     /// When the disk refuses, at once, so that the sender can be told why; and when the log closes before.
     pub async fn reached(&mut self, position: u64) -> Result<Durable, NotDurable> {
-        let settled = |state: &State| state.durable.0 >= position || !state.health.is_writable();
-        let state = self.wait_for(settled).await;
-        match state.health {
-            _ if state.durable.0 >= position => Ok(state.durable),
-            Health::Failing(failure) => Err(NotDurable::Failing(failure)),
-            Health::Writable | Health::Closed => Err(NotDurable::Closed),
-        }
+        let settled = |state: &State| state.durable.0 >= position || !state.is_writable();
+        self.wait_for(settled).await.reached(position)
+    }
+
+    /// As [`Watermark::reached`], but a failing disk makes it wait until the writer has given up.
+    pub(super) async fn reached_or_closed(&mut self, position: u64) -> Result<Durable, NotDurable> {
+        let settled = |state: &State| state.durable.0 >= position || state.is_closed;
+        self.wait_for(settled).await.reached(position)
     }
 
     /// Waits until the durable position is above `seen`; returns at once where it is. A failing disk makes it wait.
@@ -99,9 +101,8 @@ impl Watermark {
     /// # Errors
     /// When the log closes.
     pub async fn above(&mut self, seen: Durable) -> Result<Durable, NotDurable> {
-        let settled = |state: &State| state.durable > seen || matches!(state.health, Health::Closed);
-        let durable = self.wait_for(settled).await.durable;
-        if durable > seen { Ok(durable) } else { Err(NotDurable::Closed) }
+        let settled = |state: &State| state.durable > seen || state.is_closed;
+        self.wait_for(settled).await.reached(seen.0 + 1)
     }
 
     /// The first state that is settled, or the last one of all.

@@ -45,11 +45,13 @@ impl Writer {
     pub(super) fn run(mut self) {
         let _ended = Ended(self.shared.clone());
         while let Some(group) = self.shared.next_group(self.room()) {
+            let mut is_last_attempt = false;
             while let Err(failure) = self.commit(&group) {
                 self.shared.fail(failure);
-                if !self.shared.rest() {
+                if is_last_attempt {
                     return;
                 }
+                is_last_attempt = !self.shared.rest();
             }
         }
     }

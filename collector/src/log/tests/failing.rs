@@ -164,14 +164,28 @@ fn a_new_file_that_cannot_be_made_is_made_later() {
 }
 
 #[test]
-fn a_log_that_closes_while_the_disk_refuses_says_so_and_ends() {
-    let disk = MemoryDisk::new();
-    let (log, _) = open(&disk, 0, Options { retry_delay: Duration::from_secs(3600), ..small() }).unwrap();
-    disk.set(Faults { room: Some(0), ..Faults::default() });
-    let first = log.append_blocking(payload(1)).unwrap();
-    log.reached_blocking(first).unwrap_err();
-    assert!(block_on(log.close()).is_err());
-    drop(log);
+fn a_log_that_closes_while_the_disk_refuses_tries_once_more() {
+    for is_well in [false, true] {
+        // Given: a record that the disk refused, and no attempt for an hour.
+        let disk = MemoryDisk::new();
+        let (log, _) = open(&disk, 0, Options { retry_delay: Duration::from_secs(3600), ..small() }).unwrap();
+        disk.set(Faults { room: Some(0), ..Faults::default() });
+        let first = log.append_blocking(payload(1)).unwrap();
+        log.reached_blocking(first).unwrap_err();
+
+        // When
+        if is_well {
+            disk.set(Faults::default());
+        }
+        let closed = block_on(log.close());
+
+        // Then
+        match closed {
+            Ok(durable) => assert!(is_well && durable.position() == first),
+            Err(told) => assert!(!is_well && matches!(told, NotDurable::Failing(_)), "{told}"),
+        }
+        assert!(matches!(log.append_blocking(payload(2)), Err(AppendError::Closed)));
+    }
 }
 
 #[test]
