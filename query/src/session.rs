@@ -49,6 +49,7 @@ pub(crate) fn session(folder: &Path, options: &Options) -> Result<(SessionContex
         .build_arc()?;
     let mut config = SessionConfig::new()
         .with_information_schema(true)
+        .with_default_catalog_and_schema("gatescope", "public")
         .with_target_partitions(options.threads.max(1))
         .with_repartition_file_min_size(1 << 20);
     let parquet = &mut config.options_mut().execution.parquet;

@@ -106,7 +106,7 @@ pub(crate) async fn unfold(
     for table in tables {
         let layers = passing_layers(state, table, &on_layer)?;
         if !layers.is_empty() {
-            plans.push(unfold_table(state, table, grain, columns, &layers, &on_keys, limit).await?);
+            plans.extend(unfold_table(state, table, grain, columns, &layers, &on_keys, limit).await?);
         }
     }
     if plans.is_empty() {
@@ -123,7 +123,7 @@ async fn unfold_table(
     layers: &[(usize, LayerColumn)],
     on_keys: &[Expr],
     limit: Option<usize>,
-) -> Result<Arc<dyn ExecutionPlan>> {
+) -> Result<Option<Arc<dyn ExecutionPlan>>> {
     let schema = table.files.schema();
     let predicate = conjunction(on_keys.iter().cloned());
     let filtered = predicate.iter().flat_map(|filter| filter.column_refs()).map(|column| column.name.clone());
@@ -143,12 +143,15 @@ async fn unfold_table(
 
     let limit = limit.filter(|_| predicate.is_none() && !layers.iter().any(|(i, _)| schema.field(*i).is_nullable()));
     let mut plan = table.files.scan(state, Some(&projection), on_keys, limit).await?;
+    if plan.is::<EmptyExec>() {
+        return Ok(None);
+    }
     if let Some(predicate) = predicate {
         let columns = DFSchema::try_from(plan.schema())?;
         plan = Arc::new(FilterExec::try_new(state.create_physical_expr(predicate, &columns)?, plan)?);
     }
     let layers = layers.iter().map(|(_, column)| *column).collect();
-    Ok(Arc::new(UnfoldExec::try_new(plan, grain, columns.to_vec(), layers, ids.then_some(&schema))?))
+    Ok(Some(Arc::new(UnfoldExec::try_new(plan, grain, columns.to_vec(), layers, ids.then_some(&schema))?)))
 }
 
 fn passing_layers(state: &dyn Session, table: &RoutingTable, filters: &[Expr]) -> Result<Vec<(usize, LayerColumn)>> {
