@@ -79,7 +79,7 @@ impl<C: Columns> ArrowFile<C> {
         self.write()?;
         let Some((file, writer, stats)) = self.rows.open else { return Ok(None) };
         let handle = writer.into_inner().context(file.path(), "write")?;
-        file.finish(handle, C::TABLE, stats).map(Some)
+        file.finish(handle, stats).map(Some)
     }
 }
 

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use arrow::{
-    array::{ArrayRef, BinaryArray, Int64Array},
+    array::{Array, ArrayRef, BinaryArray, Int64Array},
     datatypes::{DataType, Field, Schema, SchemaRef},
 };
 use gatescope_routing::{
     join::Capture,
-    span::{BlockHash, RequestKey, Source},
+    span::{BlockHash, RequestKey, Role, Source},
 };
 
 use super::{
     arrow_file::Columns,
-    columns::{ints, texts, time, times},
+    columns::{Cells, int_at, ints, texts, time, times},
+    error::Result,
     request::Arrival,
 };
 
@@ -47,6 +48,33 @@ impl CaptureRow {
             payload_hash: capture.payload_hash,
             arrival,
         }
+    }
+
+    /// The rows of these columns, each with its request.
+    pub(super) fn read(cells: Cells<'_>) -> Result<Vec<(RequestKey, Self)>> {
+        let keys = cells.keys()?;
+        let (roles, instances, attempts) = (cells.text("role")?, cells.text("instance")?, cells.ints("attempt")?);
+        let (generations, starts, rows) = (cells.ints("generation")?, cells.ints("start")?, cells.ints("rows")?);
+        let blocks = cells.column::<BinaryArray>("block_hash")?;
+        let (hashes, seqs) = (cells.column::<Int64Array>("payload_hash")?, cells.column::<Int64Array>("seq")?);
+        let received = cells.times("received_at")?;
+        keys.into_iter()
+            .enumerate()
+            .map(|(row, key)| {
+                let role = roles.value(row).parse::<Role>().map_err(|error| cells.damaged(format!("{error}")))?;
+                let attempt = attempts.value(row) as u32;
+                let capture = Self {
+                    source: Source { role, instance: instances.value(row).into(), attempt },
+                    generation: generations.value(row) as u32,
+                    start: int_at(starts, row),
+                    rows: rows.value(row) as u32,
+                    block: blocks.is_valid(row).then(|| BlockHash(blocks.value(row).into())),
+                    payload_hash: hashes.value(row) as u64,
+                    arrival: Arrival { at: received.value(row), seq: seqs.value(row) },
+                };
+                Ok((key, capture))
+            })
+            .collect()
     }
 }
 

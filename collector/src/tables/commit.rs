@@ -1,187 +1,166 @@
-//! One table's log: opening, creating, extending, checkpointing it.
+//! The steps of a commit.
 
-use std::{
-    fs::File,
-    path::{Path, PathBuf},
-};
+use std::{collections::BTreeMap, path::Path};
 
-use deltalake::{
-    DeltaTable, DeltaTableBuilder,
-    checkpoints::{cleanup_metadata, create_checkpoint},
-    kernel::{
-        Action, LogicalFileView, StructType, Transaction,
-        transaction::{CommitBuilder, CommitProperties, TableReference},
-    },
-    operations::create::CreateBuilder,
-    protocol::{DeltaOperation, SaveMode},
-};
-use url::Url;
+use arrow::datatypes::{Schema, SchemaRef};
+use deltalake::kernel::{Remove, StructType, engine::arrow_conversion::TryIntoKernel};
 
 use super::{
+    Batch, Tables,
     error::{Context, Result, TablesError},
-    journal::TableChange,
-    parquet_file::sync_folder,
+    fixed_tables,
+    journal::{Journal, TableChange},
+    log::Log,
+    parquet_file::{DataFile, sync_folder},
+    replace::Replacement,
 };
 
-/// The application id of our commits in a table's log; its version is the position of the last commit that the table
-/// has taken.
-pub const APPLICATION: &str = "gatescope";
-
-/// Versions between two checkpoints: what a reader has to read besides one.
-const VERSIONS_PER_CHECKPOINT: u64 = 64;
-
-/// A table and how far it is.
-#[derive(Debug)]
-pub(super) struct Log {
-    folder: PathBuf,
-    table: DeltaTable,
-    position: u64,
+/// What a commit did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Committed {
+    /// Its position.
+    pub position: u64,
+    /// Files added to each table.
+    pub files: BTreeMap<String, usize>,
 }
 
-impl Log {
-    /// Opens the table in this folder; `None` where there is none.
-    pub(super) async fn open(folder: &Path) -> Result<Option<Self>> {
-        let log = folder.join("_delta_log");
-        if !log.is_dir() {
-            return Ok(None);
+impl Tables {
+    /// Commits a batch: all of it is stored, durably, or nothing.
+    ///
+    /// # Errors
+    /// After an error the tables hold all of the batch or none of it, and the next commit or opening settles which;
+    /// [`Self::position`] says what is sure so far.
+    pub fn commit(&mut self, batch: Batch) -> Result<Committed> {
+        self.recover()?;
+        let prepared = self.prepare(batch)?;
+        self.write_journal(prepared)?;
+        let journal = self.journals.read(self.committed)?;
+        self.apply(&journal)?;
+        self.journals.retire_below(self.committed)?;
+        let files = journal.tables.into_iter().map(|change| (change.table, change.add.len())).collect();
+        Ok(Committed { position: journal.position, files })
+    }
+
+    /// Ends the batch's files and makes them durable.
+    pub(super) fn prepare(&mut self, batch: Batch) -> Result<Prepared> {
+        let position = batch.position();
+        if position <= self.committed {
+            return Err(TablesError::Batch { position, detail: "one begun later was committed before it" });
         }
-        remove_torn_commits(&log)?;
-        let mut table = unloaded(folder)?;
-        if !table.log_store().is_delta_table_location().await.context(folder, "")? {
-            return Ok(None);
+        let mut contents = batch.into_contents()?;
+        let mut replaced = self.take_out_replaced(&mut contents, position)?;
+        contents.load.write_to(&mut contents.expert_load)?;
+
+        let mut changes: BTreeMap<String, Change> = BTreeMap::new();
+        for (table, file) in contents.routing {
+            let change = changes.entry(table.name()).or_default();
+            change.schema = Some(table.schema());
+            change.add.push(file);
         }
-        table.load().await.context(folder, "")?;
-        let taken = table
-            .snapshot()
-            .context(folder, "")?
-            .transaction_version(table.log_store().as_ref(), APPLICATION)
-            .await
-            .context(folder, "")?;
-        Ok(Some(Self { folder: folder.to_owned(), table, position: taken.unwrap_or(0).max(0) as u64 }))
-    }
-
-    /// Creates the table, without rows, as plainly as Delta allows: any reader can read it.
-    pub(super) async fn create(folder: &Path, schema: &StructType) -> Result<Self> {
-        std::fs::create_dir_all(folder).context(folder, "create the folder")?;
-        let table = CreateBuilder::new()
-            .with_log_store(unloaded(folder)?.log_store())
-            .with_columns(schema.fields().cloned())
-            .with_save_mode(SaveMode::ErrorIfExists)
-            .await
-            .context(folder, "")?;
-        let log = Self { folder: folder.to_owned(), table, position: 0 };
-        log.sync_version(0)?;
-        if let Some(root) = folder.parent() {
-            sync_folder(root)?;
+        for name in replaced.keys().filter(|name| name.starts_with("routing_")) {
+            changes.entry(name.clone()).or_default();
         }
-        Ok(log)
-    }
-
-    /// The position of the last commit that the table has taken.
-    pub(super) fn position(&self) -> u64 {
-        self.position
-    }
-
-    pub(super) fn folder(&self) -> &Path {
-        &self.folder
-    }
-
-    pub(super) fn table(&self) -> &DeltaTable {
-        &self.table
-    }
-
-    /// The table's files.
-    pub(super) fn files(&self) -> Result<impl Iterator<Item = LogicalFileView> + '_> {
-        Ok(self.table.snapshot().context(&self.folder, "")?.log_data().into_iter())
-    }
-
-    /// Takes the table's part of a commit, once: a second time changes nothing.
-    pub(super) async fn apply(&mut self, position: u64, change: &TableChange) -> Result<()> {
-        if position <= self.position {
-            return Ok(());
+        let fixed = [
+            contents.expert_load.finish()?,
+            contents.mismatches.finish()?,
+            contents.captures.finish()?,
+            contents.requests.finish()?,
+        ];
+        // Routing tables by name, then the fixed ones in their order; all fixed ones take part in every commit.
+        let mut ordered: Vec<(String, Change)> = changes.into_iter().collect();
+        for ((name, schema), file) in fixed_tables().into_iter().zip(fixed) {
+            ordered.push((
+                name.to_owned(),
+                Change { schema: Some(schema), add: file.into_iter().collect(), remove: Vec::new() },
+            ));
         }
-        let add = change.add.iter().cloned().map(Action::Add);
-        let remove = change.remove.iter().cloned().map(Action::Remove);
-        let operation = if change.remove.is_empty() {
-            DeltaOperation::Write { mode: SaveMode::Append, partition_by: None, predicate: None }
-        } else {
-            DeltaOperation::Update { predicate: None }
+        for (name, change) in &mut ordered {
+            let Replacement { add, remove } = replaced.remove(&*name).unwrap_or_default();
+            change.add.extend(add);
+            change.remove.extend(remove);
+            if !change.add.is_empty() {
+                sync_folder(&self.root.join(&*name))?;
+            }
+        }
+        sync_folder(&self.root)?;
+        Ok(Prepared { position, changes: ordered })
+    }
+
+    /// The commit point.
+    pub(super) fn write_journal(&mut self, prepared: Prepared) -> Result<()> {
+        let position = prepared.position;
+        let mut tables = Vec::new();
+        let mut files = Vec::new();
+        for (table, change) in prepared.changes {
+            let add = change.add.iter().map(DataFile::add).collect();
+            let folder = self.root.join(&table);
+            let new_table = change.schema.filter(|_| !self.logs.contains_key(&table));
+            let schema = new_table.map(|schema| delta_schema(&schema, &folder)).transpose()?;
+            tables.push(TableChange { table, schema, add, remove: change.remove });
+            files.extend(change.add);
+        }
+        let written = self.journals.write(&Journal { position, tables });
+        if written.is_ok() || self.journals.has(position) {
+            // Also where the journal may not be durable: it may be, and then names the files.
+            files.into_iter().for_each(DataFile::keep);
+            self.committed = position;
+        }
+        written
+    }
+
+    /// Gives every table its part of a commit.
+    fn apply(&mut self, journal: &Journal) -> Result<()> {
+        journal.tables.iter().try_for_each(|change| self.apply_to(journal.position, change))
+    }
+
+    pub(super) fn apply_to(&mut self, position: u64, change: &TableChange) -> Result<()> {
+        let log = match self.logs.entry(change.table.clone()) {
+            std::collections::btree_map::Entry::Occupied(log) => log.into_mut(),
+            std::collections::btree_map::Entry::Vacant(none) => {
+                let folder = self.root.join(&change.table);
+                let Some(schema) = &change.schema else {
+                    let detail = format!("expected the table that the commit at {position} changes");
+                    return Err(TablesError::Damaged { path: folder, detail });
+                };
+                none.insert(self.runtime.block_on(Log::create(&folder, schema))?)
+            }
         };
-        let properties = CommitProperties::default()
-            .with_application_transaction(Transaction::new(APPLICATION, position as i64))
-            // Ours are made when the commit that they hold is durable.
-            .with_create_checkpoint(false)
-            .with_cleanup_expired_logs(Some(false));
-        let snapshot = self.table.snapshot().context(&self.folder, "")?;
-        let committed = CommitBuilder::from(properties)
-            .with_actions(remove.chain(add).collect())
-            .build(Some(snapshot as &dyn TableReference), self.table.log_store(), operation)
-            .await
-            .context(&self.folder, "")?;
-        let version = committed.version();
-        self.table.state = Some(committed.snapshot());
-        self.position = position;
-        self.sync_version(version)?;
-        if version > 0 && version.is_multiple_of(VERSIONS_PER_CHECKPOINT) {
-            self.checkpoint(version).await?;
-        }
-        Ok(())
+        self.runtime.block_on(log.apply(position, change))
     }
 
-    async fn checkpoint(&self, version: u64) -> Result<()> {
-        let log = self.folder.join("_delta_log");
-        create_checkpoint(&self.table, None).await.context(&self.folder, "")?;
-        for name in [format!("{version:020}.checkpoint.parquet"), "_last_checkpoint".to_owned()] {
-            sync_file(&log.join(name))?;
+    /// Brings every table up to the last journal.
+    pub(super) fn recover(&mut self) -> Result<()> {
+        let everywhere = fixed_tables().iter().filter_map(|(name, _)| self.logs.get(*name)).map(Log::position).min();
+        let everywhere = everywhere.unwrap_or(0);
+        for position in self.journals.positions()? {
+            if position > everywhere {
+                let journal = self.journals.read(position)?;
+                self.apply(&journal)?;
+            }
+            self.committed = self.committed.max(position);
         }
-        sync_folder(&log)?;
-        cleanup_metadata(&self.table, None).await.context(&self.folder, "")?;
-        Ok(())
-    }
-
-    /// The log store renames a file into place without syncing it.
-    fn sync_version(&self, version: u64) -> Result<()> {
-        let log = self.folder.join("_delta_log");
-        sync_file(&log.join(format!("{version:020}.json")))?;
-        sync_folder(&log)?;
-        sync_folder(&self.folder)
+        self.committed = self.logs.values().map(Log::position).fold(self.committed, u64::max);
+        self.begun = self.begun.max(self.committed);
+        self.journals.retire_below(self.committed)
     }
 }
 
-fn sync_file(path: &Path) -> Result<()> {
-    File::open(path).and_then(|file| file.sync_all()).context(path, "sync")
+/// A batch whose files are durable and unknown to every table.
+pub(super) struct Prepared {
+    position: u64,
+    changes: Vec<(String, Change)>,
 }
 
-fn unloaded(folder: &Path) -> Result<DeltaTable> {
-    let url = Url::from_directory_path(folder).map_err(|()| TablesError::Damaged {
-        path: folder.to_owned(),
-        detail: "expected the absolute path of a folder".to_owned(),
-    })?;
-    DeltaTableBuilder::from_url(url).and_then(DeltaTableBuilder::build).context(folder, "")
+/// What a commit does to one table, before the journal names it.
+#[derive(Default)]
+struct Change {
+    /// The columns, for the case that the table does not exist yet.
+    schema: Option<SchemaRef>,
+    add: Vec<DataFile>,
+    remove: Vec<Remove>,
 }
 
-/// Removes log entries that a power cut left empty or cut short. They are the newest, since each is synced before the
-/// next is written, and the journal has what they said.
-fn remove_torn_commits(log: &Path) -> Result<()> {
-    let entries = std::fs::read_dir(log).context(log, "list")?;
-    let mut versions = Vec::new();
-    for entry in entries {
-        let name = entry.context(log, "list")?.file_name().to_string_lossy().into_owned();
-        if name.strip_suffix(".json").is_some_and(|version| version.len() == 20 && version.parse::<u64>().is_ok()) {
-            versions.push(name);
-        }
-    }
-    versions.sort_unstable();
-    for name in versions.iter().rev() {
-        let path = log.join(name);
-        let text = std::fs::read(&path).context(&path, "read")?;
-        let mut lines = text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
-        let whole = !text.is_empty() && lines.all(|line| serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok());
-        if whole {
-            break;
-        }
-        std::fs::remove_file(&path).context(&path, "remove")?;
-        sync_folder(log)?;
-    }
-    Ok(())
+/// The columns as Delta's log states them.
+pub(super) fn delta_schema(schema: &Schema, folder: &Path) -> Result<StructType> {
+    schema.try_into_kernel().context(folder, "")
 }

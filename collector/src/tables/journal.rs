@@ -30,7 +30,7 @@ pub(super) struct Journal {
 pub(super) struct TableChange {
     pub(super) table: String,
     /// The table's columns, for the case that it does not exist yet.
-    pub(super) schema: StructType,
+    pub(super) schema: Option<StructType>,
     pub(super) add: Vec<Add>,
     pub(super) remove: Vec<Remove>,
 }

@@ -3,17 +3,18 @@
 use std::sync::Arc;
 
 use arrow::{
-    array::{ArrayRef, ListBuilder, PrimitiveBuilder},
+    array::{Array, ArrayRef, Int32Array, ListArray, ListBuilder, PrimitiveBuilder, StringArray},
     datatypes::{DataType, Field, Int32Type, Schema, SchemaRef},
 };
 use gatescope_routing::{
-    finding::{Finding, Side},
-    span::RequestKey,
+    finding::{Check, Finding, Severity, Side},
+    span::{RequestKey, Role},
 };
 
 use super::{
     arrow_file::Columns,
-    columns::{ints, texts, time, times},
+    columns::{Cells, int_at, ints, text_at, texts, time, times},
+    error::Result,
 };
 
 /// Rows of `mismatches` in the making.
@@ -32,6 +33,62 @@ impl Mismatches {
     /// Adds a finding about a request that was closed at this time.
     pub(super) fn push(&mut self, at: i64, key: &RequestKey, finding: &Finding) {
         self.rows.push(Row { at, key: key.clone(), finding: finding.clone() });
+    }
+
+    /// The findings in rows that were read, each with the request that it is about.
+    pub(super) fn read(cells: Cells<'_>) -> Result<Vec<(RequestKey, Finding)>> {
+        let keys = cells.keys()?;
+        let (checks, severities, details) = (cells.text("check")?, cells.text("severity")?, cells.text("detail")?);
+        let (position, positions) = (cells.ints("position")?, cells.ints("positions")?);
+        let layers = cells.ints("layer")?;
+        let a = Sides { cells, roles: cells.text("role_a")?, instances: cells.text("instance_a")? };
+        let b = Sides { cells, roles: cells.text("role_b")?, instances: cells.text("instance_b")? };
+        let ids = (cells.column::<ListArray>("experts_a")?, cells.column::<ListArray>("experts_b")?);
+        keys.into_iter()
+            .enumerate()
+            .map(|(row, key)| {
+                let check: Check =
+                    checks.value(row).parse().map_err(|error| cells.damaged(format!("check: {error}")))?;
+                let severity = match severities.value(row) {
+                    name if name == Severity::Error.name() => Severity::Error,
+                    name if name == Severity::Warning.name() => Severity::Warning,
+                    name => return Err(cells.damaged(format!("severity {name:?} is none"))),
+                };
+                let finding = Finding {
+                    severity,
+                    position: int_at(position, row),
+                    positions: positions.value(row) as u32,
+                    layer: int_at(layers, row).map(|layer| layer as u16),
+                    a: a.read(row, ids.0)?,
+                    b: b.read(row, ids.1)?,
+                    ..Finding::new(check, details.value(row))
+                };
+                Ok((key, finding))
+            })
+            .collect()
+    }
+}
+
+/// The columns that say which source is one side of a finding.
+struct Sides<'a> {
+    cells: Cells<'a>,
+    roles: &'a StringArray,
+    instances: &'a StringArray,
+}
+
+impl Sides<'_> {
+    fn read(&self, row: usize, ids: &ListArray) -> Result<Option<Side>> {
+        let (Some(role), Some(instance)) = (text_at(self.roles, row), text_at(self.instances, row)) else {
+            return Ok(None);
+        };
+        let role: Role = role.parse().map_err(|error| self.cells.damaged(format!("{error}")))?;
+        let mut experts = Vec::new();
+        if ids.is_valid(row)
+            && let Some(ids) = ids.value(row).as_any().downcast_ref::<Int32Array>()
+        {
+            experts.extend(ids.values().iter().map(|&id| id as u16));
+        }
+        Ok(Some(Side { role, instance, experts }))
     }
 }
 

@@ -34,10 +34,10 @@ impl Unreferenced {
     }
 
     /// The file is written: makes it durable and describes it. Its folder has yet to be synced.
-    pub(super) fn finish(self, file: File, table: &str, stats: Stats) -> Result<DataFile> {
+    pub(super) fn finish(self, file: File, stats: Stats) -> Result<DataFile> {
         file.sync_all().context(&self.path, "sync")?;
         let metadata = file.metadata().context(&self.path, "read the size of")?;
-        Ok(DataFile { table: table.to_owned(), size: metadata.len(), stats, file: self })
+        Ok(DataFile { size: metadata.len(), stats, file: self })
     }
 }
 
@@ -60,17 +60,12 @@ pub(super) fn position_in_name(name: &str) -> Option<u64> {
 /// A durable data file that no journal names yet.
 #[derive(Debug)]
 pub(super) struct DataFile {
-    table: String,
     size: u64,
     stats: Stats,
     file: Unreferenced,
 }
 
 impl DataFile {
-    pub(super) fn table(&self) -> &str {
-        &self.table
-    }
-
     /// The action that adds the file to its table.
     pub(super) fn add(&self) -> Add {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

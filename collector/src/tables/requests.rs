@@ -3,17 +3,18 @@
 use std::{ops::Range, sync::Arc};
 
 use arrow::{
-    array::{ArrayRef, StructArray},
+    array::{ArrayRef, AsArray, Int32Array, ListArray, RecordBatch, StructArray},
     datatypes::{DataType, Field, Fields, Schema, SchemaRef},
 };
 use gatescope_routing::{
     join::{Policy, Status},
-    span::{RequestKey, Source},
+    span::{RequestKey, Role, Source},
 };
 
 use super::{
     arrow_file::Columns,
-    columns::{ints, lists, texts, time, times},
+    columns::{Cells, int_at, ints, lists, text_at, texts, time, time_at, times},
+    error::Result,
     request::{ClosedRequest, minute},
 };
 
@@ -136,6 +137,61 @@ impl RequestRow {
         }
     }
 
+    /// The rows of these columns.
+    pub(super) fn read(cells: Cells<'_>) -> Result<Vec<Self>> {
+        let keys = cells.keys()?;
+        let text = |name| cells.text(name);
+        let int = |name| cells.ints(name);
+        let (model, status, policy) = (text("model")?, text("status")?, text("policy")?);
+        let (prompt_tokens, completion_tokens) = (int("prompt_tokens")?, int("completion_tokens")?);
+        let (expected_rows, rows) = (int("expected_rows")?, int("rows")?);
+        let (prefill_instance, decode_instance) = (text("prefill_instance")?, text("decode_instance")?);
+        let (first_forward, prefix_omitted) = (int("first_forward")?, int("prefix_omitted")?);
+        let (overlap_rows, mismatched_rows) = (int("overlap_rows")?, int("mismatched_rows")?);
+        let (attempts, generation, findings) = (int("attempts")?, int("generation")?, int("findings")?);
+        let routing_table = text("routing_table")?;
+        let (started_at, finished_at) = (cells.times("started_at")?, cells.times("finished_at")?);
+        let closed_at = cells.times("closed_at")?;
+        let (segments, gaps) = (cells.column::<ListArray>("segments")?, cells.column::<ListArray>("gaps")?);
+        let number = |column: &Int32Array, row: usize| int_at(column, row).unwrap_or(0);
+        keys.into_iter()
+            .enumerate()
+            .map(|(row, key)| {
+                Ok(Self {
+                    key,
+                    model: text_at(model, row),
+                    prompt_tokens: int_at(prompt_tokens, row),
+                    completion_tokens: int_at(completion_tokens, row),
+                    expected_rows: int_at(expected_rows, row),
+                    rows: number(rows, row),
+                    status: [Status::Whole, Status::Incomplete, Status::Conflict]
+                        .into_iter()
+                        .find(|known| known.name() == status.value(row))
+                        .ok_or_else(|| cells.damaged(format!("status {:?} is none", status.value(row))))?,
+                    policy: [Policy::Prefill, Policy::Kv]
+                        .into_iter()
+                        .find(|known| known.name() == policy.value(row))
+                        .ok_or_else(|| cells.damaged(format!("policy {:?} is none", policy.value(row))))?,
+                    prefill_instance: text_at(prefill_instance, row),
+                    decode_instance: text_at(decode_instance, row),
+                    first_forward: int_at(first_forward, row),
+                    overlap_rows: number(overlap_rows, row),
+                    mismatched_rows: number(mismatched_rows, row),
+                    prefix_omitted: number(prefix_omitted, row),
+                    attempts: number(attempts, row),
+                    generation: number(generation, row),
+                    findings: number(findings, row),
+                    routing_table: text_at(routing_table, row),
+                    started_at: time_at(started_at, row),
+                    finished_at: time_at(finished_at, row),
+                    closed_at: closed_at.value(row),
+                    segments: read_segments(cells, &segments.value(row))?,
+                    gaps: read_gaps(cells, &gaps.value(row))?,
+                })
+            })
+            .collect()
+    }
+
     /// The start of the minute that its load counts for, microseconds since 1970 UTC.
     pub(super) fn minute(&self) -> i64 {
         minute(self.started_at.unwrap_or(self.closed_at))
@@ -227,6 +283,30 @@ impl Columns for Requests {
             gaps(&rows),
         ]
     }
+}
+
+fn read_segments(cells: Cells<'_>, list: &ArrayRef) -> Result<Vec<StoredSegment>> {
+    let batch = RecordBatch::from(list.as_struct());
+    let cells = Cells { batch: &batch, ..cells };
+    let (starts, ends, attempts) = (cells.ints("start")?, cells.ints("end")?, cells.ints("attempt")?);
+    let (roles, instances) = (cells.text("role")?, cells.text("instance")?);
+    (0..batch.num_rows())
+        .map(|row| {
+            let role = roles.value(row).parse::<Role>().map_err(|error| cells.damaged(format!("{error}")))?;
+            let attempt = attempts.value(row) as u32;
+            Ok(StoredSegment {
+                positions: starts.value(row) as u32..ends.value(row) as u32,
+                source: Source { role, instance: instances.value(row).into(), attempt },
+            })
+        })
+        .collect()
+}
+
+fn read_gaps(cells: Cells<'_>, list: &ArrayRef) -> Result<Vec<Range<u32>>> {
+    let batch = RecordBatch::from(list.as_struct());
+    let cells = Cells { batch: &batch, ..cells };
+    let (starts, ends) = (cells.ints("start")?, cells.ints("end")?);
+    Ok((0..batch.num_rows()).map(|row| starts.value(row) as u32..ends.value(row) as u32).collect())
 }
 
 fn segments(rows: &[RequestRow]) -> ArrayRef {

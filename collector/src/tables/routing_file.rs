@@ -45,7 +45,6 @@ pub(super) struct RunKey {
 /// A file of a routing table. A row group is in memory, compressed, until it is full.
 pub(super) struct RoutingFile {
     table: RoutingTable,
-    name: String,
     file: Unreferenced,
     writer: SerializedFileWriter<File>,
     compressor: PageCompressor,
@@ -66,15 +65,13 @@ struct LayerColumn {
 
 impl RoutingFile {
     pub(super) fn create(root: &Path, table: &RoutingTable, position: u64) -> Result<Self> {
-        let name = table.name();
-        let (file, handle) = Unreferenced::create(root, &name, position)?;
+        let (file, handle) = Unreferenced::create(root, &table.name(), position)?;
         let writer = Self::writer(table, handle).context(file.path(), "write")?;
         let compressor = PageCompressor::new().context(file.path(), "write")?;
         let page = table.rows_per_page() * table.slot_bytes();
         let layers = table.layers().iter().map(|_| LayerColumn { chunk: Pages::new(), page: vec![0; page] }).collect();
         Ok(Self {
             table: table.clone(),
-            name,
             file,
             writer,
             compressor,
@@ -101,10 +98,6 @@ impl RoutingFile {
         add_encoded_arrow_schema_to_metadata(&schema, &mut properties);
         let columns = ArrowSchemaConverter::new().convert(&schema)?;
         SerializedFileWriter::new(file, columns.root_schema_ptr(), Arc::new(properties))
-    }
-
-    pub(super) fn path(&self) -> &Path {
-        self.file.path()
     }
 
     pub(super) fn table(&self) -> &RoutingTable {
@@ -244,7 +237,7 @@ impl RoutingFile {
         }
         self.end_group().context(self.file.path(), "write")?;
         let handle = self.writer.into_inner().context(self.file.path(), "write")?;
-        self.file.finish(handle, &self.name, self.stats).map(Some)
+        self.file.finish(handle, self.stats).map(Some)
     }
 }
 

@@ -11,8 +11,8 @@ use futures::TryStreamExt;
 
 use super::{
     Tables,
-    commit::Log,
     error::{Context, Result},
+    log::Log,
     parquet_file::position_in_name,
 };
 

@@ -3,6 +3,7 @@
 mod commit;
 mod content;
 mod crash;
+mod replace;
 
 use std::path::Path;
 

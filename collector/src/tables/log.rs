@@ -1,0 +1,187 @@
+//! One table's log: opening, creating, extending, checkpointing it.
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+};
+
+use deltalake::{
+    DeltaTable, DeltaTableBuilder,
+    checkpoints::{cleanup_metadata, create_checkpoint},
+    kernel::{
+        Action, LogicalFileView, StructType, Transaction,
+        transaction::{CommitBuilder, CommitProperties, TableReference},
+    },
+    operations::create::CreateBuilder,
+    protocol::{DeltaOperation, SaveMode},
+};
+use url::Url;
+
+use super::{
+    error::{Context, Result, TablesError},
+    journal::TableChange,
+    parquet_file::sync_folder,
+};
+
+/// The application id of our commits in a table's log; its version is the position of the last commit that the table
+/// has taken.
+pub const APPLICATION: &str = "gatescope";
+
+/// Versions between two checkpoints: what a reader has to read besides one.
+const VERSIONS_PER_CHECKPOINT: u64 = if cfg!(test) { 4 } else { 64 };
+
+/// A table and how far it is.
+#[derive(Debug)]
+pub(super) struct Log {
+    folder: PathBuf,
+    table: DeltaTable,
+    position: u64,
+}
+
+impl Log {
+    /// Opens the table in this folder; `None` where there is none.
+    pub(super) async fn open(folder: &Path) -> Result<Option<Self>> {
+        let log = folder.join("_delta_log");
+        if !log.is_dir() {
+            return Ok(None);
+        }
+        remove_torn_commits(&log)?;
+        let mut table = unloaded(folder)?;
+        if !table.log_store().is_delta_table_location().await.context(folder, "")? {
+            return Ok(None);
+        }
+        table.load().await.context(folder, "")?;
+        let taken = table
+            .snapshot()
+            .context(folder, "")?
+            .transaction_version(table.log_store().as_ref(), APPLICATION)
+            .await
+            .context(folder, "")?;
+        Ok(Some(Self { folder: folder.to_owned(), table, position: taken.unwrap_or(0).max(0) as u64 }))
+    }
+
+    /// Creates the table, without rows, as plainly as Delta allows: any reader can read it.
+    pub(super) async fn create(folder: &Path, schema: &StructType) -> Result<Self> {
+        std::fs::create_dir_all(folder).context(folder, "create the folder")?;
+        let table = CreateBuilder::new()
+            .with_log_store(unloaded(folder)?.log_store())
+            .with_columns(schema.fields().cloned())
+            .with_save_mode(SaveMode::ErrorIfExists)
+            .await
+            .context(folder, "")?;
+        let log = Self { folder: folder.to_owned(), table, position: 0 };
+        log.sync_version(0)?;
+        if let Some(root) = folder.parent() {
+            sync_folder(root)?;
+        }
+        Ok(log)
+    }
+
+    /// The position of the last commit that the table has taken.
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub(super) fn table(&self) -> &DeltaTable {
+        &self.table
+    }
+
+    /// The table's files.
+    pub(super) fn files(&self) -> Result<impl Iterator<Item = LogicalFileView> + '_> {
+        Ok(self.table.snapshot().context(&self.folder, "")?.log_data().into_iter())
+    }
+
+    /// Takes the table's part of a commit, once: a second time changes nothing.
+    pub(super) async fn apply(&mut self, position: u64, change: &TableChange) -> Result<()> {
+        if position <= self.position {
+            return Ok(());
+        }
+        let add = change.add.iter().cloned().map(Action::Add);
+        let remove = change.remove.iter().cloned().map(Action::Remove);
+        let operation = if change.remove.is_empty() {
+            DeltaOperation::Write { mode: SaveMode::Append, partition_by: None, predicate: None }
+        } else {
+            DeltaOperation::Update { predicate: None }
+        };
+        let properties = CommitProperties::default()
+            .with_application_transaction(Transaction::new(APPLICATION, position as i64))
+            // Ours are made when the commit that they hold is durable.
+            .with_create_checkpoint(false)
+            .with_cleanup_expired_logs(Some(false));
+        let snapshot = self.table.snapshot().context(&self.folder, "")?;
+        let committed = CommitBuilder::from(properties)
+            .with_actions(remove.chain(add).collect())
+            .build(Some(snapshot as &dyn TableReference), self.table.log_store(), operation)
+            .await
+            .context(&self.folder, "")?;
+        let version = committed.version();
+        self.table.state = Some(committed.snapshot());
+        self.position = position;
+        self.sync_version(version)?;
+        if version > 0 && version.is_multiple_of(VERSIONS_PER_CHECKPOINT) {
+            self.checkpoint(version).await?;
+        }
+        Ok(())
+    }
+
+    async fn checkpoint(&self, version: u64) -> Result<()> {
+        let log = self.folder.join("_delta_log");
+        create_checkpoint(&self.table, None).await.context(&self.folder, "")?;
+        for name in [format!("{version:020}.checkpoint.parquet"), "_last_checkpoint".to_owned()] {
+            sync_file(&log.join(name))?;
+        }
+        sync_folder(&log)?;
+        cleanup_metadata(&self.table, None).await.context(&self.folder, "")?;
+        Ok(())
+    }
+
+    /// The log store renames a file into place without syncing it.
+    fn sync_version(&self, version: u64) -> Result<()> {
+        let log = self.folder.join("_delta_log");
+        sync_file(&log.join(format!("{version:020}.json")))?;
+        sync_folder(&log)?;
+        sync_folder(&self.folder)
+    }
+}
+
+fn sync_file(path: &Path) -> Result<()> {
+    File::open(path).and_then(|file| file.sync_all()).context(path, "sync")
+}
+
+fn unloaded(folder: &Path) -> Result<DeltaTable> {
+    let url = Url::from_directory_path(folder).map_err(|()| TablesError::Damaged {
+        path: folder.to_owned(),
+        detail: "expected the absolute path of a folder".to_owned(),
+    })?;
+    DeltaTableBuilder::from_url(url).and_then(DeltaTableBuilder::build).context(folder, "")
+}
+
+/// Removes log entries that a power cut left empty or cut short. They are the newest, since each is synced before the
+/// next is written, and the journal has what they said.
+fn remove_torn_commits(log: &Path) -> Result<()> {
+    let entries = std::fs::read_dir(log).context(log, "list")?;
+    let mut versions = Vec::new();
+    for entry in entries {
+        let name = entry.context(log, "list")?.file_name().to_string_lossy().into_owned();
+        if name.strip_suffix(".json").is_some_and(|version| version.len() == 20 && version.parse::<u64>().is_ok()) {
+            versions.push(name);
+        }
+    }
+    versions.sort_unstable();
+    for name in versions.iter().rev() {
+        let path = log.join(name);
+        let text = std::fs::read(&path).context(&path, "read")?;
+        let mut lines = text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+        let whole = !text.is_empty() && lines.all(|line| serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok());
+        if whole {
+            break;
+        }
+        std::fs::remove_file(&path).context(&path, "remove")?;
+        sync_folder(log)?;
+    }
+    Ok(())
+}
