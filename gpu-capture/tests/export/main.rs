@@ -1,9 +1,10 @@
 //! The exporter against a real Flight server, in this process, that does well, badly or nothing.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod collector;
 mod delivery;
 mod overload;
+mod python;
 mod refusal;
 
 use std::{sync::Arc, time::Duration};
