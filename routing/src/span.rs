@@ -82,7 +82,11 @@ pub struct Source {
 
 impl fmt::Display for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.role, self.instance)?;
+        // An instance that nobody named has its role's name.
+        match &*self.instance == self.role.name() {
+            true => write!(f, "{}", self.role)?,
+            false => write!(f, "{} {}", self.role, self.instance)?,
+        }
         if self.attempt != 0 { write!(f, " attempt {}", self.attempt) } else { Ok(()) }
     }
 }

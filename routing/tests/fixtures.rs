@@ -1,5 +1,6 @@
 //! Recorded answers of real engines: the join of a prefill/decode pair equals what a colocated twin computed; and the rule
 //! of an old router, which does not, is caught.
+#![allow(clippy::unwrap_used, reason = "the recordings are known to be valid")]
 
 use std::{collections::BTreeMap, path::Path};
 

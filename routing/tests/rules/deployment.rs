@@ -52,7 +52,6 @@ pub(crate) fn codes(joined: &Joined) -> Vec<Check> {
 
 impl Deployment {
     /// A P/D pair whose decode starts at the last token of the prompt.
-    #[allow(dead_code, reason = "each test binary uses its own part of this module")]
     pub(crate) fn random(prompt: u32, completion: u32, layers: usize, top_k: usize, seed: u64) -> Self {
         let width = IdWidth::U8;
         let mut new = Self {
@@ -146,7 +145,6 @@ impl Deployment {
     }
 
     /// Each source as one answer that does not say its start, as vLLM 0.31 sends it: span, finish, span, finish.
-    #[allow(dead_code, reason = "each test binary uses its own part of this module")]
     pub(crate) fn answers(&self) -> Vec<Part> {
         let answer = |(source, from, to, sampled): (Source, u32, u32, u32)| {
             let anchor = Anchor::End { completion_tokens: sampled };
@@ -179,7 +177,6 @@ prop_compose! {
 }
 
 /// Cuts of each source's rows, shuffled, some of them twice.
-#[allow(dead_code, reason = "each test binary uses its own part of this module")]
 pub(crate) fn pieces(deployment: &Deployment, cuts: &[u32], order: &[u16], again: &[bool]) -> Vec<Part> {
     let mut parts = Vec::new();
     for (source, from, to, sampled) in deployment.sources() {
@@ -208,7 +205,6 @@ pub(crate) fn pieces(deployment: &Deployment, cuts: &[u32], order: &[u16], again
 }
 
 /// Changes one top-k list of a source's spans.
-#[allow(dead_code, reason = "each test binary uses its own part of this module")]
 pub(crate) fn alter(parts: &mut [Part], role: Role, row: usize, layer: usize, change: impl Fn(&mut Vec<u16>)) {
     for part in parts {
         let Part::Span(span) = part else { continue };

@@ -1,17 +1,16 @@
 //! The rules that need more than one request or more than one try: links, choices, attempts, blocks by hash, prefix
 //! deltas, late and contradicting answers.
 
-mod deployment;
-
 use std::sync::Arc;
 
-use deployment::{Deployment, alter, codes, join, source};
 use gatescope_routing::{
     finding::{Check, Severity},
     join::{Applied, BlockReference, Context, Finish, Join, Joined, Lost, Part, Policy, Rules, Start, Status},
     rows::Rows,
     span::{Anchor, BlockHash, KvLink, RequestKey, Role, Source, Span, Unknown},
 };
+
+use crate::deployment::{Deployment, alter, codes, join, source};
 
 fn key(request_id: &str, choice: u32) -> RequestKey {
     RequestKey { run: Arc::from("default"), request_id: Arc::from(request_id), choice }

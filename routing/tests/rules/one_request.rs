@@ -1,11 +1,8 @@
 //! The rules of the join, for random routings, cuts, orders, duplicates and policies; and with one fault injected, exactly
 //! that fault.
 
-mod deployment;
-
 use std::sync::Arc;
 
-use deployment::{Deployment, alter, codes, deployment, join, join_as, pieces};
 use gatescope_routing::{
     finding::Check,
     join::{Context, Part, Policy, RequestJoin, Rules, Status},
@@ -14,6 +11,8 @@ use gatescope_routing::{
     span::{Anchor, Role, Span},
 };
 use proptest::prelude::*;
+
+use crate::deployment::{Deployment, alter, codes, deployment, join, join_as, pieces};
 
 fn policy(kv: bool) -> Policy {
     if kv { Policy::Kv } else { Policy::Prefill }
@@ -75,7 +74,7 @@ proptest! {
         prop_assert_eq!(codes(&joined), vec![Check::MissingRows]);
         prop_assert_eq!(joined.findings[0].position, Some(from));
         prop_assert_eq!(joined.findings[0].positions, to - from);
-        prop_assert_eq!(&joined.gaps, &vec![from..to]);
+        prop_assert_eq!(joined.gaps.as_slice(), std::slice::from_ref(&(from..to)));
         prop_assert_eq!(joined.status, Status::Incomplete);
     }
 
