@@ -15,7 +15,8 @@ use super::{
     storage::Storage,
 };
 
-/// Half-written records that were cut off the end of the last file. None of them was acknowledged.
+/// Half-written records that were cut off the end of the last file. A crash leaves none there that was acknowledged; a
+/// newest group that was damaged later looks the same.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cut {
     /// The file.
