@@ -67,7 +67,11 @@ pub(super) fn compare(
         pair.differing.iter().for_each(|range| compared.mismatched.insert(range));
         let shift = match pair.differing.is_empty() {
             true => None,
-            false => find_shift(placed, accepted, pair.other, &pair.differing, pair.common.len(), expected),
+            false => {
+                let mut unequal = pair.differing.clone();
+                pair.reordered.iter().for_each(|range| unequal.insert(range));
+                find_shift(placed, accepted, pair.other, &unequal, pair.common.len(), expected)
+            }
         };
         pair.findings(shift, live_layers, &mut compared.findings);
     }
