@@ -31,11 +31,13 @@ impl Tables {
     /// After an error the tables hold all of the batch or none of it, and the next commit or opening settles which;
     /// [`Self::position`] says what is sure so far.
     pub fn commit(&mut self, batch: Batch) -> Result<Committed> {
-        self.recover()?;
+        if !self.settled {
+            self.recover()?;
+        }
         let prepared = self.prepare(batch)?;
-        self.write_journal(prepared)?;
-        let journal = self.journals.read(self.committed)?;
+        let journal = self.write_journal(prepared)?;
         self.apply(&journal)?;
+        self.settled = true;
         self.journals.retire_below(self.committed)?;
         let files = journal.tables.into_iter().map(|change| (change.table, change.add.len())).collect();
         Ok(Committed { position: journal.position, files })
@@ -87,7 +89,7 @@ impl Tables {
     }
 
     /// The commit point.
-    pub(super) fn write_journal(&mut self, prepared: Prepared) -> Result<()> {
+    pub(super) fn write_journal(&mut self, prepared: Prepared) -> Result<Journal> {
         let position = prepared.position;
         let mut tables = Vec::new();
         let mut files = Vec::new();
@@ -99,13 +101,15 @@ impl Tables {
             tables.push(TableChange { table, schema, add, remove: change.remove });
             files.extend(change.add);
         }
-        let written = self.journals.write(&Journal { position, tables });
+        let journal = Journal { position, tables };
+        let written = self.journals.write(&journal);
         if written.is_ok() || self.journals.has(position) {
             // Also where the journal may not be durable: it may be, and then names the files.
             files.into_iter().for_each(DataFile::keep);
             self.committed = position;
+            self.settled = false;
         }
-        written
+        written.map(|()| journal)
     }
 
     /// Gives every table its part of a commit.
@@ -130,17 +134,14 @@ impl Tables {
 
     /// Brings every table up to the last journal.
     pub(super) fn recover(&mut self) -> Result<()> {
-        let everywhere = fixed_tables().iter().filter_map(|(name, _)| self.logs.get(*name)).map(Log::position).min();
-        let everywhere = everywhere.unwrap_or(0);
         for position in self.journals.positions()? {
-            if position > everywhere {
-                let journal = self.journals.read(position)?;
-                self.apply(&journal)?;
-            }
             self.committed = self.committed.max(position);
+            let journal = self.journals.read(position)?;
+            self.apply(&journal)?;
         }
         self.committed = self.logs.values().map(Log::position).fold(self.committed, u64::max);
         self.begun = self.begun.max(self.committed);
+        self.settled = true;
         self.journals.retire_below(self.committed)
     }
 }

@@ -46,6 +46,7 @@ impl Log {
             return Ok(None);
         }
         remove_torn_commits(&log)?;
+        remove_torn_checkpoint(&log)?;
         let mut table = unloaded(folder)?;
         if !table.log_store().is_delta_table_location().await.context(folder, "")? {
             return Ok(None);
@@ -71,10 +72,28 @@ impl Log {
             .context(folder, "")?;
         let log = Self { folder: folder.to_owned(), table, position: 0 };
         log.sync_version(0)?;
+        sync_folder(folder)?;
         if let Some(root) = folder.parent() {
             sync_folder(root)?;
         }
         Ok(log)
+    }
+
+    /// # Errors
+    /// Where the table has other columns than these.
+    pub(super) fn expect_columns(&self, expected: &StructType) -> Result<()> {
+        let found = self.table.snapshot().context(&self.folder, "")?.schema();
+        if *found == *expected {
+            return Ok(());
+        }
+        let names =
+            |schema: &StructType| schema.fields().map(|field| field.name().clone()).collect::<Vec<_>>().join(", ");
+        let detail = format!(
+            "not a table of this version of gatescope: it has the columns {}, expected {}, of gatescope's types",
+            names(&found),
+            names(expected),
+        );
+        Err(TablesError::Damaged { path: self.folder.clone(), detail })
     }
 
     /// The position of the last commit that the table has taken.
@@ -143,8 +162,7 @@ impl Log {
     fn sync_version(&self, version: u64) -> Result<()> {
         let log = self.folder.join("_delta_log");
         sync_file(&log.join(format!("{version:020}.json")))?;
-        sync_folder(&log)?;
-        sync_folder(&self.folder)
+        sync_folder(&log)
     }
 }
 
@@ -163,14 +181,10 @@ fn unloaded(folder: &Path) -> Result<DeltaTable> {
 /// Removes log entries that a power cut left empty or cut short. They are the newest, since each is synced before the
 /// next is written, and the journal has what they said.
 fn remove_torn_commits(log: &Path) -> Result<()> {
-    let entries = std::fs::read_dir(log).context(log, "list")?;
-    let mut versions = Vec::new();
-    for entry in entries {
-        let name = entry.context(log, "list")?.file_name().to_string_lossy().into_owned();
-        if name.strip_suffix(".json").is_some_and(|version| version.len() == 20 && version.parse::<u64>().is_ok()) {
-            versions.push(name);
-        }
-    }
+    let mut versions = names_in(log)?;
+    versions.retain(|name| {
+        name.strip_suffix(".json").is_some_and(|version| version.len() == 20 && version.parse::<u64>().is_ok())
+    });
     versions.sort_unstable();
     for name in versions.iter().rev() {
         let path = log.join(name);
@@ -184,4 +198,27 @@ fn remove_torn_commits(log: &Path) -> Result<()> {
         sync_folder(log)?;
     }
     Ok(())
+}
+
+/// Removes the newest checkpoint where a power cut left it without its end, and the note that points to it. The entries
+/// that it sums up are still there: they are removed long after.
+fn remove_torn_checkpoint(log: &Path) -> Result<()> {
+    const END: &[u8] = b"PAR1";
+    let mut checkpoints = names_in(log)?;
+    checkpoints.retain(|name| name.ends_with(".checkpoint.parquet"));
+    let Some(newest) = checkpoints.iter().max().map(|name| log.join(name)) else { return Ok(()) };
+    if std::fs::read(&newest).context(&newest, "read")?.ends_with(END) {
+        return Ok(());
+    }
+    let note = log.join("_last_checkpoint");
+    if note.exists() {
+        std::fs::remove_file(&note).context(&note, "remove")?;
+    }
+    std::fs::remove_file(&newest).context(&newest, "remove")?;
+    sync_folder(log)
+}
+
+fn names_in(folder: &Path) -> Result<Vec<String>> {
+    let entries = std::fs::read_dir(folder).context(folder, "list")?;
+    entries.map(|entry| Ok(entry.context(folder, "list")?.file_name().to_string_lossy().into_owned())).collect()
 }

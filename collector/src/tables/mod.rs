@@ -90,6 +90,8 @@ pub struct Tables {
     indexes: FileIndexes,
     /// The position of the last commit.
     committed: u64,
+    /// Whether every table has taken its part of it.
+    settled: bool,
     /// The position of the last batch that was begun.
     begun: u64,
 }
@@ -118,8 +120,17 @@ impl Tables {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().context(&root, "start a runtime for")?;
         let indexes = FileIndexes::default();
-        let mut tables =
-            Self { indexes, root, _lock: lock, runtime, journals, logs: BTreeMap::new(), committed: 0, begun: 0 };
+        let mut tables = Self {
+            root,
+            _lock: lock,
+            runtime,
+            journals,
+            logs: BTreeMap::new(),
+            indexes,
+            committed: 0,
+            settled: false,
+            begun: 0,
+        };
         tables.open_logs()?;
         tables.recover()?;
         tables.sweep_uncommitted()?;
@@ -151,11 +162,14 @@ impl Tables {
             }
         }
         for (name, schema) in fixed_tables() {
-            if !self.logs.contains_key(name) {
-                let folder = self.root.join(name);
-                let schema = delta_schema(&schema, &folder)?;
-                let log = self.runtime.block_on(Log::create(&folder, &schema))?;
-                self.logs.insert(name.to_owned(), log);
+            let folder = self.root.join(name);
+            let schema = delta_schema(&schema, &folder)?;
+            match self.logs.get(name) {
+                Some(log) => log.expect_columns(&schema)?,
+                None => {
+                    let log = self.runtime.block_on(Log::create(&folder, &schema))?;
+                    self.logs.insert(name.to_owned(), log);
+                }
             }
         }
         Ok(())

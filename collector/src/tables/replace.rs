@@ -50,8 +50,11 @@ impl Tables {
         position: u64,
     ) -> Result<BTreeMap<String, Replacement>> {
         let replaced = std::mem::take(&mut contents.replaced);
-        let wanted = Wanted::new(&replaced);
         let mut changes = BTreeMap::new();
+        if replaced.is_empty() {
+            return Ok(changes);
+        }
+        let wanted = Wanted::new(&replaced);
 
         let mut stored: BTreeMap<Arc<str>, Vec<RequestRow>> = BTreeMap::new();
         for (path, batch) in self.rows_of(Requests::TABLE, &wanted)? {

@@ -133,3 +133,17 @@ fn vacuum_keeps_what_the_tables_refer_to() {
     assert!(stray("notes.parquet").exists());
     assert_eq!(ids_in(&read(&tables, "requests")), ["a"]);
 }
+
+#[test]
+fn a_table_of_other_columns_is_not_written_to() {
+    let folder = tempfile::tempdir().unwrap();
+    drop(Tables::open(folder.path()).unwrap());
+    let log = folder.path().join("captures/_delta_log/00000000000000000000.json");
+    let text = std::fs::read_to_string(&log).unwrap();
+    std::fs::write(&log, text.replace("payload_hash", "checksum")).unwrap();
+
+    let error = Tables::open(folder.path()).err().unwrap();
+
+    assert!(matches!(&error, TablesError::Damaged { path, .. } if path.ends_with("captures")), "{error}");
+    assert!(error.to_string().contains("checksum"), "{error}");
+}

@@ -115,16 +115,21 @@ fn the_requests_table_is_the_last_to_take_a_commit() {
 
 #[test]
 fn a_log_entry_cut_short_by_a_power_cut_is_written_again() {
-    for torn in ["", "{\"commitInfo\":{\"times"] {
+    let tables: [(&str, &[&str]); 4] = [
+        ("", &["routing_3x2_u8"]),
+        ("{\"commitInfo\":{\"times", &["captures", "routing_3x2_u8"]),
+        ("\0\0\0\0", &["requests"]),
+        ("{\"commitInfo\":{}}\n{\"add\":{", &["expert_load", "mismatches", "requests"]),
+    ];
+    for (torn, torn_tables) in tables {
         // given
         let folder = tempfile::tempdir().unwrap();
         let mut tables = Tables::open(folder.path()).unwrap();
         commit(&mut tables, &[small("a")]);
         commit(&mut tables, &[small("b")]);
         drop(tables);
-        for table in ["captures", "routing_3x2_u8"] {
-            std::fs::write(folder.path().join(table).join("_delta_log/00000000000000000002.json"), torn).unwrap();
-        }
+        let entry = |table: &str| folder.path().join(table).join("_delta_log/00000000000000000002.json");
+        torn_tables.iter().for_each(|table| std::fs::write(entry(table), torn).unwrap());
 
         // when
         let tables = Tables::open(folder.path()).unwrap();
@@ -146,4 +151,19 @@ fn a_half_written_journal_is_no_commit() {
 
     holds(&tables, &["a"]);
     assert_eq!(std::fs::read_dir(folder.path().join("journal")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_checkpoint_without_its_end_is_done_without() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tables = Tables::open(folder.path()).unwrap();
+    ["a", "b", "c", "d"].iter().for_each(|id| commit(&mut tables, &[small(id)]));
+    drop(tables);
+    let checkpoint = folder.path().join("requests/_delta_log/00000000000000000004.checkpoint.parquet");
+    let whole = std::fs::read(&checkpoint).unwrap();
+    std::fs::write(&checkpoint, &whole[..whole.len() / 2]).unwrap();
+
+    let tables = Tables::open(folder.path()).unwrap();
+
+    holds(&tables, &["a", "b", "c", "d"]);
 }
