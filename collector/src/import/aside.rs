@@ -107,3 +107,54 @@ impl Aside {
         self.open.as_mut().map(|(_, file)| file).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
+
+#[cfg(test)]
+impl LineAt {
+    /// A place that is told apart by its number.
+    pub(super) fn numbered(number: u64) -> Self {
+        Self { number, offset: 0, length: 0, input: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(rereadable: bool, offset: u64, bytes: &'static [u8]) -> CurrentLine {
+        CurrentLine { input: 0, number: 1, offset, rereadable, bytes: Bytes::from_static(bytes) }
+    }
+
+    #[test]
+    fn a_line_is_read_again_where_it_was() {
+        // given
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("input");
+        std::fs::write(&path, "first\nsecond\n").unwrap();
+        let mut aside = Aside::new([Input::File(path.clone())].into(), folder.path());
+
+        // when
+        let second = aside.place(&line(true, 6, b"second")).unwrap();
+        let first = aside.place(&line(true, 0, b"first")).unwrap();
+
+        // then
+        assert_eq!(&aside.read(&second).unwrap()[..], b"second");
+        assert_eq!(&aside.read(&first).unwrap()[..], b"first");
+        std::fs::write(&path, "first").unwrap();
+        assert!(aside.read(&second).is_err());
+    }
+
+    #[test]
+    fn a_line_of_a_stream_is_kept_on_disk_as_long_as_it_may_be_needed() {
+        // given
+        let folder = tempfile::tempdir().unwrap();
+        let mut aside = Aside::new([Input::Stdin].into(), folder.path());
+
+        // when
+        let places = [&b"one"[..], b"", b"three"].map(|bytes| aside.place(&line(false, 0, bytes)).unwrap());
+
+        // then
+        let read = places.map(|place| aside.read(&place).unwrap());
+        assert_eq!(read.map(|bytes| bytes.to_vec()), [b"one".to_vec(), b"".to_vec(), b"three".to_vec()]);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

@@ -1,25 +1,21 @@
-//! Closing requests: joined, judged, handed to the tables.
+//! Closing requests: joined, judged, and stored unless they are stored already.
+
+use std::sync::Arc;
 
 use gatescope_routing::{
-    join::{Context, Joined, Segment},
-    shape::LayerSet,
-    span::RequestKey,
+    join::{Context, Joined, RequestJoin},
+    span::{RequestKey, WireType},
 };
 
 use super::{
     aside::CurrentLine,
     closed::{Known, digest},
     components::Component,
-    encode::Encoders,
     error::ImportError,
-    models::ModelKey,
+    models::{Answerers, Doubt},
     session::Session,
-    summary::Summary,
 };
-use crate::tables::{Arrival, Batch, ClosedRequest};
-
-/// Bytes of rows in one commit: what an interruption can cost.
-const COMMIT_BYTES: u64 = 8 << 30;
+use crate::tables::{Arrival, ClosedRequest};
 
 /// What closing a component came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,17 +26,35 @@ pub(super) enum Closing {
     Waits,
 }
 
-/// What is on its way to the next commit.
-pub(super) struct OpenBatch {
-    batch: Batch,
-    encoders: Encoders,
-    bytes: u64,
-    tally: Summary,
+/// A request that was closed.
+pub(super) struct Shut {
+    pub(super) key: RequestKey,
+    pub(super) about: Arc<About>,
+    pub(super) answerers: Answerers,
+    /// Whether this import has closed it before, with other content.
+    pub(super) earlier: bool,
+    /// What was told of it, kept where it may be stored already.
+    pub(super) request: Option<RequestJoin>,
+    pub(super) joined: Joined,
+}
+
+/// What the requests of a component have in common.
+#[derive(Clone)]
+pub(super) struct About {
+    pub(super) model: Option<Arc<str>>,
+    /// When the first instance began, in UTC microseconds.
+    pub(super) started_at: Option<i64>,
+    /// Payload hash and line number of each span.
+    pub(super) arrivals: Vec<(u64, u64)>,
+    /// The numeric type in which the rows came.
+    pub(super) wire_type: Option<WireType>,
+    /// Whether it is stored and judged again.
+    pub(super) again: bool,
 }
 
 impl Session<'_> {
-    /// Closes a component's requests: joins, judges and stores them. `current` is the line that is not among the
-    /// component's yet; `alone` closes it without waiting for anything.
+    /// Closes a component's requests. `current` is the line that is not among the component's yet; `alone` closes it
+    /// without waiting for anything.
     pub(super) fn close(
         &mut self,
         age: u64,
@@ -53,36 +67,52 @@ impl Session<'_> {
             self.components.keep_waiting(age, component);
             return Ok(Closing::Waits);
         }
-        let mut doubtful = LayerSet::empty();
-        let mut model = None;
+        let Component { lines, arrivals, model, started_at, wire_type, again, .. } = component;
+        let about = Arc::new(About { model, started_at, arrivals, wire_type, again });
+        let mut doubt: Option<Doubt> = None;
         for key in keys {
-            let parent = self.parent_rows(&key)?;
-            let about = ModelKey { run: key.run.clone(), model: component.model.clone() };
-            let context = Context { live_layers: self.models.live(&about), parent: parent.as_deref() };
-            let Some(joined) = self.join.close(&key, &context) else { continue };
-            if let Some(zero) = self.store(&key, &about, &component, joined)? {
-                doubtful.union_with(&zero);
-                model = Some(about);
+            let Some(shut) = self.shut(key, &about)? else { continue };
+            if let Some(zero) = self.models.doubtful(&shut.answerers, &shut.joined) {
+                let answerers = &shut.answerers;
+                let doubt = doubt.get_or_insert_with(|| Doubt::of(answerers.clone()));
+                doubt.zero.union_with(&zero);
             }
+            self.store_or_look_up(shut)?;
         }
-        if let Some(about) = model.filter(|about| !component.again && self.models.keeps_doubts(about)) {
-            let mut lines = component.lines.clone();
-            if let Some(line) = current {
-                lines.push(self.aside.place(line)?);
-            }
-            self.models.doubt(&about, doubtful, lines);
-        }
-        if self.batch.as_ref().is_some_and(|open| open.bytes > COMMIT_BYTES) {
-            self.commit()?;
+        if let Some(mut doubt) = doubt.filter(|_| !again && self.models.has_room()) {
+            let current = current.map(|line| self.aside.place(line)).transpose()?;
+            doubt.lines = lines.into_iter().chain(current).collect();
+            self.models.remember(doubt);
         }
         Ok(Closing::Done)
+    }
+
+    /// Takes a request out of the join. `None` where this import has closed it before with the very same content.
+    fn shut(&mut self, key: RequestKey, about: &Arc<About>) -> Result<Option<Shut>, ImportError> {
+        let Some(request) = self.join.get(&key) else { return Ok(None) };
+        let answerers = self.models.answerers(&key.run, about.model.as_ref(), request.sources());
+        let parent = request.parent().map(|parent| parent_key(&key, parent));
+        let request = self.may_be_stored().then(|| request.clone());
+        let parent = parent.map(|parent| self.rows_of(&parent)).transpose()?;
+        let live = self.models.live(&answerers);
+        let context = Context { live_layers: Some(&live), parent: parent.as_deref() };
+        let Some(joined) = self.join.close(&key, &context) else { return Ok(None) };
+        let digest = digest(&joined);
+        let known = self.closed.known(&key, digest);
+        if !about.again && known == Known::Same {
+            self.open_batch()?.tally.duplicates += 1;
+            return Ok(None);
+        }
+        self.closed.insert(&key, digest);
+        self.models.learn(&answerers, &joined);
+        Ok(Some(Shut { key, about: Arc::clone(about), answerers, earlier: known != Known::No, request, joined }))
     }
 
     /// Whether the request can be closed only when what was closed before is stored.
     fn must_wait(&self, key: &RequestKey) -> bool {
         let Some(request) = self.join.get(key) else { return false };
         if let Some(parent) = request.parent() {
-            let parent = RequestKey { request_id: parent.clone(), choice: 0, ..key.clone() };
+            let parent = parent_key(key, parent);
             if self.closed.is_uncommitted(&parent) || self.join.get(&parent).is_some() {
                 return true;
             }
@@ -93,77 +123,35 @@ impl Session<'_> {
         }
     }
 
-    /// Stores a request, unless it is stored already. Says which of its layers may have been misjudged.
-    fn store(
-        &mut self,
-        key: &RequestKey,
-        about: &ModelKey,
-        component: &Component,
-        joined: Joined,
-    ) -> Result<Option<LayerSet>, ImportError> {
-        let digest = digest(&joined);
-        if self.closed.known(key, digest) == Known::Same && !component.again {
-            self.open_batch()?.tally.duplicates += 1;
-            return Ok(None);
-        }
-        self.closed.insert(key, digest);
-        let (layers, width) = self.models.learn(about, &joined);
-        let doubtful = self.models.doubtful(about, &joined);
+    /// Stores a request; `replaces` its stored self.
+    pub(super) fn store(&mut self, shut: Shut, replaces: bool) -> Result<(), ImportError> {
+        let Shut { key, about, answerers, joined, .. } = shut;
+        let (layers, width) = self.models.learn(&answerers, &joined);
         let closed_at = chrono::Utc::now().timestamp_micros();
         let arrivals = joined.captures.iter().map(|capture| {
-            let arrival = component.arrivals.iter().find(|(hash, _)| *hash == capture.payload_hash);
+            let arrival = about.arrivals.iter().find(|(hash, _)| *hash == capture.payload_hash);
             Arrival { at: closed_at, seq: arrival.map_or(0, |(_, line)| *line as i64) }
         });
         let request = ClosedRequest {
-            key: key.clone(),
-            model: component.model.clone(),
-            started_at: component.started_at,
+            model: about.model.clone(),
+            started_at: about.started_at,
             finished_at: None,
             closed_at,
             layers,
             width,
             arrivals: arrivals.collect(),
-            replaces: false,
+            replaces,
+            key,
             joined,
         };
-        self.progress.requests += 1;
-        let open = self.open_batch()?;
         let joined = &request.joined;
-        open.tally.count(joined.status, joined.rows(), joined.findings.iter().map(|finding| finding.check));
-        open.bytes += joined.segments.iter().map(|segment| segment.rows.bytes().len() as u64).sum::<u64>();
-        if !open.encoders.send(request) {
-            // Why the writers are not at work any more is what they end with.
-            self.commit()?;
-        }
-        Ok(doubtful)
+        self.open_batch()?.tally.count(joined.status, joined.rows(), &joined.findings);
+        self.progress.requests += 1;
+        self.write(request)
     }
+}
 
-    fn parent_rows(&self, key: &RequestKey) -> Result<Option<Vec<Segment>>, ImportError> {
-        let _ = key;
-        Ok(None)
-    }
-
-    fn open_batch(&mut self) -> Result<&mut OpenBatch, ImportError> {
-        let open = match self.batch.take() {
-            Some(open) => open,
-            None => {
-                let batch = self.tables.begin();
-                let encoders = Encoders::start(&batch)?;
-                OpenBatch { batch, encoders, bytes: 0, tally: Summary::default() }
-            }
-        };
-        Ok(self.batch.insert(open))
-    }
-
-    /// Stores what was closed since the last commit.
-    pub(super) fn commit(&mut self) -> Result<(), ImportError> {
-        let Some(OpenBatch { batch, encoders, tally, .. }) = self.batch.take() else { return Ok(()) };
-        encoders.finish()?;
-        if tally.requests > 0 {
-            self.tables.commit(batch)?;
-        }
-        self.closed.committed();
-        self.summary.add(&tally);
-        Ok(())
-    }
+/// The earlier request that has the rows that this one leaves out.
+fn parent_key(key: &RequestKey, parent: &Arc<str>) -> RequestKey {
+    RequestKey { request_id: Arc::clone(parent), choice: 0, run: Arc::clone(&key.run) }
 }

@@ -12,12 +12,12 @@ use std::{
     sync::Arc,
 };
 
-use gatescope_routing::span::RequestKey;
+use gatescope_routing::span::{RequestKey, WireType};
 
 use super::{answer::Answer, aside::LineAt};
 
 /// Places of lines that are not used any more, before they are cleared away.
-const GONE: usize = 1 << 16;
+const GONE: usize = if cfg!(test) { 4 } else { 1 << 16 };
 
 /// Answers that belong together, as far as they came.
 #[derive(Debug, Default)]
@@ -34,7 +34,9 @@ pub(super) struct Component {
     pub(super) started_at: Option<i64>,
     /// Whether it cannot be closed before the next commit.
     pub(super) waits: bool,
-    /// Whether what is stored of it is to be judged again.
+    /// The numeric type in which its rows came.
+    pub(super) wire_type: Option<WireType>,
+    /// Whether it is stored and judged again.
     pub(super) again: bool,
 }
 
@@ -49,6 +51,7 @@ impl Component {
         self.model = self.model.take().or(other.model);
         self.began(other.started_at);
         self.waits |= other.waits;
+        self.wire_type = self.wire_type.or(other.wire_type);
         self.again |= other.again;
     }
 
@@ -250,5 +253,120 @@ impl Components {
     /// Entries of components that were put aside, used ones included: the end of [`Self::recall_next`].
     pub(super) fn aside(&self) -> usize {
         self.aside.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What to do: an answer with these names comes, or the oldest live component is put aside or taken out.
+    #[derive(Debug, Clone)]
+    enum Step {
+        Answer(Vec<u64>),
+        PutAside,
+        Remove,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => prop::collection::vec(0u64..12, 1..4).prop_map(Step::Answer),
+            3 => Just(Step::PutAside),
+            1 => Just(Step::Remove),
+        ]
+    }
+
+    /// Tells of a line as a session does: what was put aside and hangs together with it is told again first.
+    fn answer(components: &mut Components, lines: &[Vec<u64>], number: u64) -> u64 {
+        let names = &lines[number as usize];
+        for earlier in components.recall(names) {
+            let age = components.unite(&lines[earlier.number as usize]);
+            components.get_mut(age).unwrap().lines.push(earlier);
+        }
+        let age = components.unite(names);
+        components.get_mut(age).unwrap().lines.push(LineAt::numbered(number));
+        age
+    }
+
+    /// Sets of lines that hang together, without those that were taken out.
+    #[derive(Default)]
+    struct Model(Vec<(BTreeSet<u64>, BTreeSet<u64>)>);
+
+    impl Model {
+        fn answer(&mut self, names: &[u64], number: u64) {
+            let mut united = (names.iter().copied().collect::<BTreeSet<_>>(), BTreeSet::from([number]));
+            self.0.retain(|(others, lines)| {
+                let apart = others.is_disjoint(&united.0);
+                if !apart {
+                    united.0.extend(others);
+                    united.1.extend(lines);
+                }
+                apart
+            });
+            // Names that were pulled in may hang together with yet others.
+            if self.0.iter().any(|(others, _)| !others.is_disjoint(&united.0)) {
+                let (names, lines) = united;
+                let names: Vec<u64> = names.into_iter().collect();
+                self.answer(&names, number);
+                if let Some(last) = self.0.last_mut() {
+                    last.1.extend(lines);
+                }
+            } else {
+                self.0.push(united);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn lines_hang_together_by_names_wherever_they_are(steps in prop::collection::vec(step(), 0..80)) {
+            // given
+            let mut components = Components::default();
+            let mut model = Model::default();
+            let mut lines: Vec<Vec<u64>> = Vec::new();
+
+            // when
+            for step in steps {
+                match step {
+                    Step::Answer(names) => {
+                        model.answer(&names, lines.len() as u64);
+                        lines.push(names);
+                        answer(&mut components, &lines, lines.len() as u64 - 1);
+                    }
+                    Step::PutAside => {
+                        if let Some(age) = components.oldest() {
+                            components.put_aside(age);
+                            components.tidy();
+                        }
+                    }
+                    Step::Remove => {
+                        if let Some(component) = components.oldest().and_then(|age| components.remove(age)) {
+                            let gone: BTreeSet<u64> = component.lines.iter().map(|line| line.number).collect();
+                            model.0.retain(|(_, lines)| *lines != gone);
+                        }
+                    }
+                }
+            }
+
+            // then
+            let mut found: Vec<BTreeSet<u64>> = components
+                .ages()
+                .into_iter()
+                .map(|age| components.get_mut(age).unwrap().lines.iter().map(|line| line.number).collect())
+                .collect();
+            let (mut next, end) = (0, components.aside());
+            while let Some((lines, after)) = components.recall_next(next..end) {
+                next = after;
+                found.push(lines.iter().map(|line| line.number).collect());
+            }
+            let mut expected: Vec<BTreeSet<u64>> = model.0.into_iter().map(|(_, lines)| lines).collect();
+            found.sort();
+            expected.sort();
+            prop_assert_eq!(found, expected);
+        }
     }
 }

@@ -15,9 +15,10 @@ const BUDGET: usize = 64 << 20;
 /// What a request weighs besides its rows.
 const REQUEST_BYTES: usize = 1 << 10;
 
-/// Writes closed requests, on as many threads as there are cores.
+/// Writes closed requests, on as many threads as there are cores. Dropped instead of finished, it gives up what is not
+/// written yet.
 pub(super) struct Encoders {
-    to_write: Sender<ClosedRequest>,
+    to_write: Option<Sender<ClosedRequest>>,
     threads: Vec<JoinHandle<Result<(), TablesError>>>,
     room: Arc<Room>,
 }
@@ -26,34 +27,47 @@ impl Encoders {
     /// Starts writers into this batch.
     pub(super) fn start(batch: &Batch) -> Result<Self, ImportError> {
         let (to_write, closed) = crossbeam_channel::unbounded();
-        let room = Arc::new(Room::default());
-        let count = thread::available_parallelism().map_or(1, usize::from);
-        let threads = (0..count).map(|_| {
-            let (writer, closed, room) = (batch.writer(), closed.clone(), Arc::clone(&room));
+        let mut encoders = Self { to_write: Some(to_write), threads: Vec::new(), room: Arc::default() };
+        for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
+            let (writer, closed, room) = (batch.writer(), closed.clone(), Arc::clone(&encoders.room));
             let thread = thread::Builder::new().name("gatescope-write".into());
-            thread.spawn(move || write_all(writer, &closed, &room)).map_err(ImportError::Thread)
-        });
-        Ok(Self { threads: threads.collect::<Result<_, _>>()?, to_write, room })
+            let thread = thread.spawn(move || write_all(writer, &closed, &room)).map_err(ImportError::Thread)?;
+            encoders.threads.push(thread);
+        }
+        Ok(encoders)
     }
 
     /// Hands a request over; waits while much is waiting to be written. Says whether the writers are still at work:
     /// where not, [`Self::finish`] says why.
     pub(super) fn send(&self, request: ClosedRequest) -> bool {
-        self.room.enter(weight(&request)) && self.to_write.send(request).is_ok()
+        let Some(to_write) = &self.to_write else { return false };
+        self.room.enter(weight(&request)) && to_write.send(request).is_ok()
     }
 
     /// Waits until all is written.
-    pub(super) fn finish(self) -> Result<(), ImportError> {
-        drop(self.to_write);
+    pub(super) fn finish(mut self) -> Result<(), ImportError> {
+        self.to_write = None;
         let mut result = Ok(());
-        for thread in self.threads {
-            let ended = match thread.join() {
-                Ok(ended) => ended.map_err(ImportError::Tables),
+        for thread in self.threads.drain(..) {
+            match thread.join() {
+                Ok(ended) => result = result.and(ended.map_err(ImportError::Tables)),
                 Err(panic) => std::panic::resume_unwind(panic),
-            };
-            result = result.and(ended);
+            }
         }
         result
+    }
+}
+
+impl Drop for Encoders {
+    fn drop(&mut self) {
+        self.to_write = None;
+        if !self.threads.is_empty() {
+            self.room.close();
+        }
+        for thread in self.threads.drain(..) {
+            // What went wrong there does not matter to who gives up.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -62,15 +76,28 @@ fn weight(request: &ClosedRequest) -> usize {
 }
 
 fn write_all(mut writer: BatchWriter, closed: &Receiver<ClosedRequest>, room: &Room) -> Result<(), TablesError> {
-    // Whoever ends early, by an error or a panic, has nobody to write for: the others end as well.
-    let _closing = Closing(room);
+    let ending = Ending(room);
     for request in closed {
+        if room.state().closed {
+            return Ok(());
+        }
         let weight = weight(&request);
         writer.add(&request)?;
         drop(request);
         room.leave(weight);
     }
-    writer.finish()
+    writer.finish()?;
+    std::mem::forget(ending);
+    Ok(())
+}
+
+/// A writer that ends early, by an error or a panic, leaves the others nothing to write for.
+struct Ending<'a>(&'a Room);
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.close();
+    }
 }
 
 /// Bounds the bytes of requests under way.
@@ -102,16 +129,13 @@ impl Room {
         self.left.notify_all();
     }
 
+    /// Lets nobody in any more.
+    fn close(&self) {
+        self.state().closed = true;
+        self.left.notify_all();
+    }
+
     fn state(&self) -> MutexGuard<'_, RoomState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-struct Closing<'a>(&'a Room);
-
-impl Drop for Closing<'_> {
-    fn drop(&mut self) {
-        self.0.state().closed = true;
-        self.0.left.notify_all();
     }
 }

@@ -217,7 +217,7 @@ mod tests {
         let lines = lines_of(file, 100);
 
         // then
-        assert_eq!(lines, [whole(1, 3, b"one"), whole(4, 13, b"two"), whole(5, 17, b"three")]);
+        assert_eq!(lines, [whole(1, 3, b"one"), whole(4, 14, b"two"), whole(5, 18, b"three")]);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! ```text
 //! pipeline   one thread reads blocks and cuts lines (blocks, lines), as many as there are cores make answers of them
 //! session    the calling thread tells the join of each answer, in the order of the input (components, aside)
-//! close      whole requests are closed, and all others at the end of the input (closed, models)
-//! encode     as many threads as there are cores write the closed requests into a batch of the tables
+//! close      whole requests are closed, and all others at the end of the input (end, closed, models, stored)
+//! encode     as many threads as there are cores write the closed requests into a batch of the tables (batch)
 //! ```
 //!
 //! Memory is bounded in bytes at each arrow, however long the input: blocks between reader and join, rows of open
@@ -16,11 +16,13 @@
 
 mod answer;
 mod aside;
+mod batch;
 mod blocks;
 mod close;
 mod closed;
 mod components;
 mod encode;
+mod end;
 mod error;
 mod input;
 mod lines;
@@ -29,6 +31,7 @@ mod observer;
 mod options;
 mod pipeline;
 mod session;
+mod stored;
 mod summary;
 
 use std::{path::Path, sync::atomic::AtomicBool};

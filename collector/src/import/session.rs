@@ -19,7 +19,8 @@ use gatescope_routing::{
 use super::{
     answer::Answer,
     aside::{Aside, CurrentLine, LineAt},
-    close::{Closing, OpenBatch},
+    batch::OpenBatch,
+    close::Closing,
     closed::Closed,
     components::{Component, Components, names},
     error::ImportError,
@@ -28,6 +29,7 @@ use super::{
     observer::{Observer, Progress, Refusal},
     options::ImportOptions,
     pipeline::{Event, Outcome, Pipeline, Waiting, decode_bytes},
+    stored::Unsure,
     summary::{Stop, Summary},
 };
 use crate::tables::Tables;
@@ -38,6 +40,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 const OPEN_BYTES: usize = 2 << 10;
 
 pub(super) struct Session<'a> {
+    begun: Instant,
     pub(super) options: &'a ImportOptions,
     pub(super) record_options: RecordOptions,
     pub(super) inputs: Arc<[Input]>,
@@ -45,6 +48,7 @@ pub(super) struct Session<'a> {
     pub(super) interrupted: &'a AtomicBool,
     pub(super) tables: Tables,
     pub(super) batch: Option<OpenBatch>,
+    pub(super) unsure: Unsure,
     pub(super) join: Join,
     pub(super) components: Components,
     pub(super) aside: Aside,
@@ -64,9 +68,11 @@ impl<'a> Session<'a> {
         observer: &'a mut dyn Observer,
         interrupted: &'a AtomicBool,
     ) -> Result<Self, ImportError> {
+        let begun = Instant::now();
         let tables = Tables::open(data)?;
         let inputs: Arc<[Input]> = inputs.into();
         Ok(Self {
+            begun,
             options,
             record_options: options.record_options(),
             aside: Aside::new(Arc::clone(&inputs), tables.root()),
@@ -75,6 +81,7 @@ impl<'a> Session<'a> {
             interrupted,
             tables,
             batch: None,
+            unsure: Unsure::default(),
             join: Join::new(options.rules()),
             components: Components::default(),
             closed: Closed::default(),
@@ -88,12 +95,11 @@ impl<'a> Session<'a> {
 
     /// Reads all inputs, joins them and commits.
     pub(super) fn run(mut self) -> Result<Summary, ImportError> {
-        let begun = Instant::now();
         self.read_all()?;
         if self.summary.stopped != Some(Stop::Interrupted) {
             self.close_all()?;
         }
-        self.summary.elapsed = begun.elapsed();
+        self.summary.elapsed = self.begun.elapsed();
         Ok(self.summary)
     }
 
@@ -122,7 +128,7 @@ impl<'a> Session<'a> {
     }
 
     /// Whether to stop here.
-    fn stops(&mut self) -> bool {
+    pub(super) fn stops(&mut self) -> bool {
         if self.interrupted.load(Ordering::Relaxed) {
             self.summary.stopped = Some(Stop::Interrupted);
         }
@@ -198,8 +204,9 @@ impl<'a> Session<'a> {
                 choice: answered.choice,
             };
             for part in answered.parts {
-                if let (Part::Inspected(_, inspection), Some(component)) = (&part, self.components.get_mut(age)) {
+                if let (Part::Inspected(span, inspection), Some(component)) = (&part, self.components.get_mut(age)) {
                     component.arrivals.push((inspection.payload_hash, line));
+                    component.wire_type.get_or_insert(span.wire_type);
                 }
                 self.join.apply(&key, part);
             }
@@ -224,7 +231,7 @@ impl<'a> Session<'a> {
     }
 
     /// Tells the join of a line that was put aside. Says the age of its component.
-    fn retell(&mut self, line: &LineAt) -> Result<Option<u64>, ImportError> {
+    pub(super) fn retell(&mut self, line: &LineAt) -> Result<Option<u64>, ImportError> {
         let answer = match self.aside.read(line) {
             Ok(bytes) => decode_bytes(&bytes, &self.record_options).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
@@ -261,7 +268,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn put_aside(&mut self, age: u64) {
+    pub(super) fn put_aside(&mut self, age: u64) {
         if let Some(component) = self.components.put_aside(age) {
             self.forget(&component);
         }
@@ -277,73 +284,5 @@ impl<'a> Session<'a> {
     /// The requests of a component, as the join calls them.
     pub(super) fn keys_of(&self, component: &Component) -> BTreeSet<RequestKey> {
         component.keys.iter().map(|key| self.join.resolve(key)).collect()
-    }
-
-    /// Closes what is still open, in the order in which it was first seen, until nothing waits for a commit.
-    fn close_all(&mut self) -> Result<(), ImportError> {
-        let mut alone = false;
-        loop {
-            let (mut done, mut waiting) = (0, false);
-            let mut close = |session: &mut Self, age: u64| -> Result<(), ImportError> {
-                match session.close(age, None, alone)? {
-                    Closing::Done => done += 1,
-                    Closing::Waits => {
-                        waiting = true;
-                        session.put_aside(age);
-                    }
-                }
-                Ok(())
-            };
-            let (mut next, end) = (0, self.components.aside());
-            while let Some((lines, after)) = self.components.recall_next(next..end) {
-                if self.is_interrupted() {
-                    return Ok(());
-                }
-                next = after;
-                let mut ages = BTreeSet::new();
-                for line in &lines {
-                    ages.extend(self.retell(line)?);
-                }
-                ages.into_iter().try_for_each(|age| close(self, age))?;
-                self.observer.progressed(self.progress);
-            }
-            for age in self.components.ages() {
-                if self.is_interrupted() {
-                    return Ok(());
-                }
-                close(self, age)?;
-            }
-            self.commit()?;
-            if !waiting {
-                break;
-            }
-            // Requests that wait for each other are closed without.
-            alone = done == 0;
-        }
-        self.judge_again()
-    }
-
-    /// Judges requests again whose all-zero layers have turned out to have a gate.
-    fn judge_again(&mut self) -> Result<(), ImportError> {
-        for lines in self.models.take_misjudged() {
-            if self.is_interrupted() {
-                return Ok(());
-            }
-            let mut ages = BTreeSet::new();
-            for line in &lines {
-                ages.extend(self.retell(line)?);
-            }
-            for age in ages {
-                if let Some(component) = self.components.get_mut(age) {
-                    component.again = true;
-                }
-                self.close(age, None, true)?;
-            }
-        }
-        self.commit()
-    }
-
-    fn is_interrupted(&mut self) -> bool {
-        self.stops() && self.summary.stopped == Some(Stop::Interrupted)
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use gatescope_routing::{finding::Check, join::Status};
+use gatescope_routing::{
+    finding::{Check, Finding},
+    join::Status,
+};
 
 /// What an import did.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -63,30 +66,85 @@ impl Summary {
     }
 
     /// Adds what a commit stored.
-    pub(super) fn add(&mut self, stored: &Self) {
-        self.requests += stored.requests;
-        self.whole += stored.whole;
-        self.incomplete += stored.incomplete;
-        self.conflict += stored.conflict;
-        self.duplicates += stored.duplicates;
-        self.completed += stored.completed;
-        self.rows += stored.rows;
-        for (check, count) in &stored.findings {
-            *self.findings.entry(*check).or_default() += count;
+    pub(super) fn add(&mut self, stored: &Tally) {
+        let counts = [
+            (&mut self.requests, stored.requests),
+            (&mut self.whole, stored.whole),
+            (&mut self.incomplete, stored.incomplete),
+            (&mut self.conflict, stored.conflict),
+            (&mut self.duplicates, stored.duplicates),
+            (&mut self.completed, stored.completed),
+            (&mut self.rows, stored.rows),
+        ];
+        for (sum, change) in counts {
+            *sum = sum.saturating_add_signed(change);
         }
+        for (check, change) in &stored.findings {
+            let sum = self.findings.entry(*check).or_default();
+            *sum = sum.saturating_add_signed(*change);
+        }
+        self.findings.retain(|_, count| *count > 0);
+    }
+}
+
+/// What a commit changes in the summary. A request that the same import has stored before is taken back first.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    requests: i64,
+    whole: i64,
+    incomplete: i64,
+    conflict: i64,
+    pub(super) duplicates: i64,
+    pub(super) completed: i64,
+    rows: i64,
+    findings: BTreeMap<Check, i64>,
+}
+
+impl Tally {
+    /// Counts a request that is to be stored.
+    pub(super) fn count<'f>(&mut self, status: Status, rows: u32, findings: impl IntoIterator<Item = &'f Finding>) {
+        self.change(1, status, rows, findings);
     }
 
-    /// Counts a request that is to be stored.
-    pub(super) fn count(&mut self, status: Status, rows: u32, findings: impl IntoIterator<Item = Check>) {
-        self.requests += 1;
+    /// Takes back a request that was counted, because it is stored anew.
+    pub(super) fn take_back<'f>(&mut self, status: Status, rows: u32, findings: impl IntoIterator<Item = &'f Finding>) {
+        self.change(-1, status, rows, findings);
+    }
+
+    fn change<'f>(&mut self, by: i64, status: Status, rows: u32, findings: impl IntoIterator<Item = &'f Finding>) {
+        self.requests += by;
         *match status {
             Status::Whole => &mut self.whole,
             Status::Incomplete => &mut self.incomplete,
             Status::Conflict => &mut self.conflict,
-        } += 1;
-        self.rows += u64::from(rows);
-        for check in findings {
-            *self.findings.entry(check).or_default() += 1;
+        } += by;
+        self.rows += by * i64::from(rows);
+        for finding in findings {
+            *self.findings.entry(finding.check).or_default() += by;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_is_stored_anew_counts_once() {
+        // given
+        let mut summary = Summary::default();
+        let gap = Finding::new(Check::MissingRows, "");
+        let mut first = Tally::default();
+        first.count(Status::Incomplete, 5, [&gap]);
+        summary.add(&first);
+
+        // when
+        let mut second = Tally::default();
+        second.take_back(Status::Incomplete, 5, [&gap]);
+        second.count(Status::Whole, 8, []);
+        summary.add(&second);
+
+        // then
+        assert_eq!(summary, Summary { requests: 1, whole: 1, rows: 8, ..Summary::default() });
     }
 }

@@ -1,0 +1,11 @@
+//! The program as its users run it.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)]
+
+mod arrival;
+mod gatescope;
+mod import;
+mod layers;
+mod lines;
+mod refusals;
+mod settings;
