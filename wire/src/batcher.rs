@@ -160,7 +160,7 @@ fn piece(span: &Span, start: u32, first: usize, end: usize) -> Span {
         .collect();
     Span {
         source: span.source.clone(),
-        anchor: Anchor::Start(start + first as u32),
+        anchor: Anchor::Start(start.saturating_add(first as u32)),
         rows: span.rows.slice(first..end),
         wire_type: span.wire_type,
         unknown,

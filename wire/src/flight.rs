@@ -31,6 +31,11 @@ pub fn message(id: &MessageId, events: &[Event]) -> Result<FlightData, WireError
     Ok(data)
 }
 
+/// Whether this first message of a `DoPut` stream begins one of events, by its descriptor: other services share the method.
+pub fn begins_stream(data: &FlightData) -> bool {
+    data.flight_descriptor.as_ref().is_some_and(|descriptor| descriptor.path == [DESCRIPTOR])
+}
+
 /// Reads the messages of one stream.
 #[derive(Debug, Default)]
 pub struct Stream {

@@ -138,25 +138,25 @@ impl Reader {
         if nodes.len() != self.schema.fields().len() {
             return Err(refused(format!("{} nodes", nodes.len()), "one for each column"));
         }
-        for node in nodes {
+        let buffers = batch.buffers().ok_or_else(|| refused("no buffers", "those of each column"))?;
+        let expected: usize = self.schema.fields().iter().map(|field| layout(field.data_type()).len()).sum();
+        if buffers.len() != expected {
+            return Err(refused(format!("{} buffers", buffers.len()), "as many as the columns have"));
+        }
+        let mut buffers = buffers.iter();
+        let mut total = 0;
+        for (field, node) in self.schema.fields().iter().zip(nodes) {
             if node.length() != rows || !(0..=rows).contains(&node.null_count()) {
                 let found = format!("a column of {} rows, {} of them null", node.length(), node.null_count());
                 return Err(refused(found, "as many rows as the batch has"));
             }
-        }
-        let buffers = batch.buffers().ok_or_else(|| refused("no buffers", "those of each column"))?;
-        let units: Vec<i64> = self.schema.fields().iter().flat_map(|field| units(field.data_type())).copied().collect();
-        if buffers.len() != units.len() {
-            return Err(refused(format!("{} buffers", buffers.len()), "as many as the columns have"));
-        }
-        for (buffer, unit) in buffers.iter().zip(units) {
-            let (offset, length) = (buffer.offset(), buffer.length());
-            let inside = offset.checked_add(length).is_some_and(|end| end <= body as i64);
-            // Arrow takes a buffer of part of a value for a fault of its caller's, and panics.
-            if offset < 0 || length < 0 || !inside || length % unit != 0 {
-                let found = format!("a buffer of {length} bytes at {offset}");
-                return Err(refused(found, "whole values inside the body"));
+            for (part, buffer) in layout(field.data_type()).iter().zip(&mut buffers) {
+                total += check_buffer(*part, buffer, rows, node.null_count(), body as i64)?;
             }
+        }
+        // Each may be copied to be aligned: many that are one and the same would make much of little.
+        if total > body as i64 {
+            return Err(refused("buffers that overlap", "each byte of the body in one buffer at most"));
         }
         Ok(())
     }
@@ -282,18 +282,56 @@ fn unit(unit: ipc::TimeUnit) -> Option<arrow::datatypes::TimeUnit> {
     }
 }
 
-/// The buffers that a column of this type has in a message, each by the bytes of one of its values; only types that
-/// [`data_type`] gives come here.
-fn units(data_type: &DataType) -> &'static [i64] {
+/// One of a column's buffers.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    /// A bit for each row; empty where no row is null.
+    Validity,
+    /// A bit for each row.
+    Bits,
+    /// These bytes for each row.
+    Values(i64),
+    /// These bytes for each row, and once more.
+    Offsets(i64),
+    /// Bytes that offsets point into.
+    Data,
+}
+
+/// Whether a buffer lies in the body and is as long as its column needs; Arrow takes a shorter one, or part of a value, for
+/// a fault of its caller's, and panics. Gives its length.
+fn check_buffer(part: Part, buffer: &ipc::Buffer, rows: i64, nulls: i64, body: i64) -> Result<i64, WireError> {
+    let (offset, length) = (buffer.offset(), buffer.length());
+    // Rows are few: nothing here overflows.
+    let (unit, least) = match part {
+        Part::Validity => (1, if nulls > 0 { (rows + 7) / 8 } else { 0 }),
+        Part::Bits => (1, (rows + 7) / 8),
+        Part::Values(bytes) => (bytes, rows * bytes),
+        Part::Offsets(bytes) => (bytes, if rows > 0 { (rows + 1) * bytes } else { 0 }),
+        Part::Data => (1, 0),
+    };
+    let inside = offset >= 0 && length >= 0 && offset.checked_add(length).is_some_and(|end| end <= body);
+    if !inside || length < least || length % unit != 0 {
+        let found = format!("a buffer of {length} bytes at {offset}, for {rows} rows");
+        return Err(refused(found, "whole values for each row, inside the body"));
+    }
+    Ok(length)
+}
+
+/// The buffers that a column of this type has in a message; only types that [`data_type`] gives come here.
+fn layout(data_type: &DataType) -> &'static [Part] {
+    use Part::{Bits, Data, Offsets, Validity, Values};
     match data_type {
         DataType::Null => &[],
-        DataType::Utf8 | DataType::Binary => &[1, 4, 1],
-        DataType::LargeUtf8 | DataType::LargeBinary => &[1, 8, 1],
+        DataType::Utf8 | DataType::Binary => &[Validity, Offsets(4), Data],
+        DataType::LargeUtf8 | DataType::LargeBinary => &[Validity, Offsets(8), Data],
+        DataType::Boolean => &[Validity, Bits],
         other => match other.primitive_width() {
-            Some(2) => &[1, 2],
-            Some(4) => &[1, 4],
-            Some(8) => &[1, 8],
-            _ => &[1, 1],
+            Some(1) => &[Validity, Values(1)],
+            Some(2) => &[Validity, Values(2)],
+            Some(4) => &[Validity, Values(4)],
+            Some(8) => &[Validity, Values(8)],
+            // Columns of fixed-size binary are passed over, so nobody reads their values.
+            _ => &[Validity, Data],
         },
     }
 }

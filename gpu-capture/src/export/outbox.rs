@@ -123,3 +123,63 @@ impl Outbox {
         self.messages.binary_search_by_key(&seq, |message| message.seq).ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filled(count: usize) -> Outbox {
+        let mut outbox = Outbox::default();
+        for i in 0..count {
+            outbox.push(FlightData::new().with_data_body(vec![0; 10 + i]), 2);
+        }
+        outbox
+    }
+
+    fn seqs(outbox: &mut Outbox) -> Vec<(usize, bool)> {
+        std::iter::from_fn(|| outbox.send().map(|next| (next.bytes - 9, next.again))).collect()
+    }
+
+    #[test]
+    fn a_new_stream_carries_everything_that_is_not_settled_in_order() {
+        let mut outbox = filled(5);
+        outbox.send();
+        outbox.send();
+        outbox.send();
+        assert_eq!(outbox.settle(1).len(), 1);
+
+        outbox.rewind();
+
+        assert_eq!(seqs(&mut outbox), [(2, true), (3, true), (4, false), (5, false)]);
+        assert!(outbox.all_sent() && outbox.unsettled() == 2);
+        assert_eq!(outbox.settle(5).iter().map(|message| message.seq).collect::<Vec<_>>(), [2, 3, 4, 5]);
+        assert_eq!((outbox.bytes(), outbox.unsettled(), outbox.next_seq()), (0, 6, 6));
+    }
+
+    #[test]
+    fn a_message_taken_out_leaves_the_others_where_they_were() {
+        for removed in 1..=4 {
+            let mut outbox = filled(4);
+            outbox.send();
+            outbox.send();
+
+            assert_eq!(outbox.remove(removed).map(|message| message.seq), Some(removed));
+
+            assert!(outbox.remove(removed).is_none() && outbox.get(removed).is_none());
+            let left: Vec<_> =
+                [3, 4].into_iter().filter(|&seq| seq != removed as usize).map(|seq| (seq, false)).collect();
+            assert_eq!(seqs(&mut outbox), left);
+            assert_eq!(outbox.bytes(), 10 + 11 + 12 + 13 - (9 + removed as usize));
+        }
+    }
+
+    #[test]
+    fn only_what_was_sent_is_known() {
+        let mut outbox = filled(2);
+        outbox.send();
+        outbox.rewind();
+
+        assert!(outbox.knows(1) && !outbox.knows(2) && !outbox.any_sent());
+        assert!(outbox.refuse_event(2) && outbox.refuse_event(2) && !outbox.refuse_event(2) && !outbox.refuse_event(3));
+    }
+}

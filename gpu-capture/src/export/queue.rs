@@ -108,7 +108,7 @@ impl Queue {
     fn take_room(&self, event: &Event, bytes: usize) -> bool {
         // A finish that is lost keeps its request open until a timeout: small events get more room than rows do.
         let has_rows = matches!(event, Event::Request(request) if matches!(request.told, Told::Span(_)));
-        let most = if has_rows { self.capacity } else { self.capacity + self.capacity / 8 };
+        let most = if has_rows { self.capacity } else { self.capacity.saturating_add(self.capacity / 8) };
         let queued = &self.shared.counters.queue_bytes;
         queued
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |queued| {

@@ -60,41 +60,44 @@ fn a_collector_killed_and_started_again_misses_nothing_and_sees_no_other_order()
     let sender = thread::spawn({
         let (exporter, done) = (exporter.clone(), done.clone());
         move || {
-            for i in 0..2000 {
-                assert_eq!(exporter.send(span(&format!("r{i}"), 0, 16)), Sent::Queued);
-                if i % 20 == 0 {
+            let mut sent = 0;
+            while !done.load(Ordering::Acquire) {
+                assert_eq!(exporter.send(span(&format!("r{sent}"), 0, 16)), Sent::Queued);
+                sent += 1;
+                if sent % 20 == 0 {
                     thread::sleep(Duration::from_millis(5));
                 }
             }
-            done.store(true, Ordering::Release);
+            sent
         }
     });
 
     // When it is killed in the middle, again and again.
-    let mut kills = 0;
-    while !done.load(Ordering::Acquire) || kills < 3 {
+    let begun = Instant::now();
+    while exporter.metrics().connects < 5 || exporter.metrics().resent_messages == 0 {
+        assert!(begun.elapsed() < LONG, "{:?}", exporter.metrics());
         thread::sleep(Duration::from_millis(40));
         let (address, disk) = collector.kill();
         thread::sleep(Duration::from_millis(10));
         collector = Collector::start_on(address, disk);
-        kills += 1;
     }
-    sender.join().unwrap();
+    done.store(true, Ordering::Release);
+    let sent = sender.join().unwrap();
     collector.set(Manner::Acknowledge);
     assert_eq!(exporter.send(finish("last")), Sent::Queued);
     exporter.flush(LONG).unwrap();
 
     // Then nothing is missing, nothing is there twice, nothing is out of order.
     let disk = collector.disk.lock().unwrap();
-    assert_eq!(disk.positions(), (expected(2000), vec![]));
+    assert_eq!(disk.positions(), (expected(sent), vec![]));
     let requests: Vec<String> = disk.taken.iter().map(crate::request_of).collect();
-    assert_eq!(requests, (0..2000).map(|i| format!("r{i}")).chain(["last".into()]).collect::<Vec<_>>());
+    assert_eq!(requests, (0..sent).map(|i| format!("r{i}")).chain(["last".into()]).collect::<Vec<_>>());
     for stream in &disk.streams {
-        assert!(stream.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{stream:?}");
+        // What turns out to be durable while it is being sent again is passed over.
+        assert!(stream.windows(2).all(|pair| pair[0] < pair[1]), "{stream:?}");
     }
     let metrics = exporter.metrics();
-    assert!(kills >= 3 && metrics.connects > 3 && metrics.resent_messages > 0, "{metrics:?}");
-    assert_eq!((metrics.acked_events, metrics.dropped_events), (2001, 0));
+    assert_eq!((metrics.acked_events, metrics.dropped_events), (u64::from(sent) + 1, 0));
 }
 
 #[test]

@@ -200,6 +200,25 @@ fn a_header_that_claims_many_rows_takes_no_memory() {
     assert_eq!(reader.batch(&header, body).unwrap_err(), WireError::TooManyEvents(rows));
 }
 
+#[test]
+fn buffers_that_overlap_are_refused() {
+    // Given a header whose buffers are all the whole body.
+    let (header, body) = ipc::batch_message(&three_spans()).unwrap();
+    let reader = ipc::Reader::new(&ipc::schema_header().unwrap()).unwrap();
+    assert!(reader.batch(&header, body.clone()).is_ok());
+    let message = arrow::ipc::root_as_message(&header).unwrap();
+    let buffers = message.header_as_record_batch().unwrap().buffers().unwrap();
+    let bytes = |offset: i64, length: i64| [offset.to_le_bytes(), length.to_le_bytes()].concat();
+    let written: Vec<u8> = buffers.iter().flat_map(|buffer| bytes(buffer.offset(), buffer.length())).collect();
+    let at = header.windows(written.len()).position(|window| window == written).unwrap();
+    let mut header = header.to_vec();
+    header.splice(at..at + written.len(), bytes(0, body.len() as i64 / 8 * 8).repeat(buffers.len()));
+
+    let error = reader.batch(&header, body).unwrap_err().to_string();
+
+    assert!(error.contains("buffers that overlap"), "{error}");
+}
+
 /// The schema message of another schema than this version's.
 fn header_of(batch: &RecordBatch) -> Vec<u8> {
     use arrow::ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteOptions};

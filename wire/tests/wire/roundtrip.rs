@@ -64,7 +64,9 @@ fn decoded_rows_share_the_memory_of_their_message() {
     let id = MessageId { agent: "a".into(), boot: uuid::Uuid::nil(), seq: 1 };
     let message = flight::message(&id, &events).unwrap();
     let mut stream = Stream::new();
-    assert!(stream.read(&flight::schema_message().unwrap()).unwrap().is_none());
+    let schema = flight::schema_message().unwrap();
+    assert!(flight::begins_stream(&schema) && !flight::begins_stream(&message));
+    assert!(stream.read(&schema).unwrap().is_none());
 
     let received = stream.read(&message).unwrap().unwrap();
     let batch = received.batch.unwrap();
