@@ -45,7 +45,7 @@ fn prefill_only(whole: &ClosedRequest) -> ClosedRequest {
     part.joined.captures.truncate(1);
     part.arrivals.truncate(1);
     part.joined.status = Status::Incomplete;
-    part.joined.gaps = vec![whole.joined.segments[1].start..whole.joined.segments[1].end()];
+    part.joined.gaps.push(whole.joined.segments[1].start..whole.joined.segments[1].end());
     part
 }
 
