@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use chrono::DateTime;
 use datafusion::{
     catalog::{Session, TableProvider},
-    common::{DFSchema, Result, Statistics, pruning::PrunableStatistics, stats::Precision},
+    common::{DFSchema, Result, Statistics, stats::Precision},
     config::TableParquetOptions,
     datasource::{
         listing::PartitionedFile,
@@ -22,7 +22,10 @@ use datafusion::{
 };
 use object_store::ObjectMeta;
 
-use crate::snapshot::{DataFile, TableSnapshot};
+use crate::{
+    snapshot::{DataFile, TableSnapshot},
+    statistics::FileBounds,
+};
 
 /// A table at a fixed version.
 #[derive(Debug)]
@@ -39,7 +42,8 @@ impl DeltaFiles {
 
     /// The files that may hold a row that passes all filters.
     fn candidates(&self, state: &dyn Session, filters: &[Expr]) -> Result<Vec<&DataFile>> {
-        let Some(predicate) = conjunction(filters.iter().cloned()) else {
+        let predicate = conjunction(filters.iter().cloned()).filter(|_| !self.files.is_empty());
+        let Some(predicate) = predicate else {
             return Ok(self.files.iter().collect());
         };
         let columns = DFSchema::try_from(self.schema.clone())?;
@@ -55,8 +59,7 @@ impl DeltaFiles {
         let Some(pruning) = pruning else {
             return Ok(self.files.iter().collect());
         };
-        let statistics = self.files.iter().map(|file| file.statistics.clone()).collect();
-        let keep = pruning.prune(&PrunableStatistics::new(statistics, self.schema.clone()))?;
+        let keep = pruning.prune(&FileBounds { files: &self.files, schema: &self.schema })?;
         Ok(self.files.iter().zip(keep).filter_map(|(file, keep)| keep.then_some(file)).collect())
     }
 

@@ -1,5 +1,5 @@
 //! Queries on data folders that were written by hand.
-#![allow(missing_docs, unreachable_pub)]
+#![allow(missing_docs, unreachable_pub, clippy::unwrap_used)]
 
 mod catalog;
 mod docs;
