@@ -103,5 +103,18 @@ fn refuse_writes(plan: &LogicalPlan) -> Result<(), QueryError> {
         };
         Ok(TreeNodeRecursion::Stop)
     })?;
-    refused.map_or(Ok(()), |what| Err(QueryError::ReadOnly(what)))
+    refused.map_or(Ok(()), |what| Err(QueryError::ReadOnly(spoken(&what))))
+}
+
+/// `DropTable` as `DROP TABLE`.
+fn spoken(statement: &str) -> String {
+    let mut words = String::new();
+    for c in statement.chars() {
+        if c.is_uppercase() && !words.is_empty() && !words.ends_with(' ') && statement.contains(char::is_lowercase) {
+            words.push(' ');
+        }
+        words.extend(c.to_uppercase());
+    }
+    // What SQL calls CREATE TABLE is a table in memory here.
+    words.replace(" MEMORY", "")
 }

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use datafusion::error::DataFusionError;
+use datafusion::{error::DataFusionError, sql::sqlparser::parser::ParserError};
 
 /// A query that has no answer, and why.
 #[derive(Debug, thiserror::Error)]
@@ -53,10 +53,16 @@ pub enum QueryError {
 
 impl From<DataFusionError> for QueryError {
     fn from(error: DataFusionError) -> Self {
-        // `strip_backtrace` leaves the sentence; the outer layers only repeat "Execution error" and the like.
-        match error.find_root() {
-            DataFusionError::External(source) if source.is::<std::io::Error>() => Self::Query(source.to_string()),
-            _ => Self::Query(error.strip_backtrace()),
-        }
+        // The sentence alone, without the stage that it failed in, where the stage says nothing to who wrote the query.
+        Self::Query(match error.find_root() {
+            DataFusionError::SQL(error, _) => match error.as_ref() {
+                ParserError::TokenizerError(what) | ParserError::ParserError(what) => format!("SQL: {what}"),
+                other => format!("SQL: {other}"),
+            },
+            error @ (DataFusionError::Plan(_) | DataFusionError::Execution(_) | DataFusionError::SchemaError(..)) => {
+                error.message().into_owned()
+            }
+            _ => error.strip_backtrace(),
+        })
     }
 }

@@ -100,12 +100,12 @@ async fn only_reading_is_possible() {
     let catalog = opened(small()).await;
 
     for (sql, what) in [
-        ("CREATE TABLE t AS SELECT 1", "CreateMemoryTable"),
-        ("CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '/etc'", "CreateExternalTable"),
-        ("DROP TABLE requests", "DropTable"),
+        ("CREATE TABLE t AS SELECT 1", "CREATE TABLE: queries"),
+        ("CREATE EXTERNAL TABLE t STORED AS PARQUET LOCATION '/etc'", "CREATE EXTERNAL TABLE"),
+        ("DROP TABLE requests", "DROP TABLE: queries"),
         ("COPY (SELECT 1) TO '/tmp/x.csv'", "COPY"),
         ("INSERT INTO requests SELECT * FROM requests", ""),
-        ("SET datafusion.execution.batch_size = 1", "SetVariable"),
+        ("SET datafusion.execution.batch_size = 1", "SET VARIABLE"),
         ("EXPLAIN ANALYZE INSERT INTO requests SELECT * FROM requests", ""),
     ] {
         let refused = refusal(&catalog, sql).await;
@@ -114,6 +114,23 @@ async fn only_reading_is_possible() {
     for sql in ["SELECT * FROM '/etc/passwd'", "SELECT * FROM 'file:///etc/passwd'", "SELECT * FROM '/tmp/x.parquet'"] {
         assert!(refusal(&catalog, sql).await.contains("not found"), "{sql}");
     }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_query_is_one_sentence() {
+    let catalog = opened(small()).await;
+
+    for (sql, expected) in [
+        ("SELEC 1", "SQL: Expected: an SQL statement, found: SELEC at Line: 1, Column: 1"),
+        ("SELECT 'a", "SQL: Unterminated string literal at Line: 1, Column: 8"),
+        ("SELECT 1 FROM nowhere", "table 'gatescope.public.nowhere' not found"),
+        ("SELECT expert_counts(rows) FROM requests", "expert_counts(...) takes a layer column such as l00"),
+    ] {
+        let refused = refusal(&catalog, sql).await;
+        assert!(refused.starts_with(expected), "{sql}: {refused}");
+    }
+    let refused = refusal(&catalog, "SELECT request_di FROM requests").await;
+    assert!(refused.starts_with("No field named request_di."), "{refused}");
 }
 
 #[tokio::test]
