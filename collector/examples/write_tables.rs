@@ -1,8 +1,10 @@
 //! Writes tables of made-up requests into a folder, and says how fast.
 //!
 //! ```text
-//! cargo run --release -p gatescope-collector --example write_tables -- DIR [POSITIONS [LAYERS TOP_K EXPERTS]]
+//! cargo run --release -p gatescope-collector --example write_tables -- DIR [POSITIONS [LAYERS TOP_K EXPERTS [ANEW]]]
 //! ```
+//!
+//! The first ANEW requests are stored a second time, in a commit of their own, in place of their first selves.
 //!
 //! The experts of a layer are chosen as unevenly as those of a trained model are: some get ten times the tokens of
 //! others, and neighbouring tokens often choose alike.
@@ -70,6 +72,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         std::fs::read_dir(folder.join(format!("routing_{}x{}_{}", shape.layers(), shape.top_k(), width.name())))?
             .filter_map(|entry| Some(entry.ok()?.metadata().ok()?.len()))
             .sum();
+    let anew = number(4, 0).min(requests as u64) as usize;
+    if anew > 0 {
+        let began = Instant::now();
+        let batch = tables.begin();
+        let mut writer = batch.writer();
+        for index in 0..anew {
+            let again = request(index, &rows[(index + 1) % DISTINCT]);
+            writer.add(&ClosedRequest { replaces: true, ..again })?;
+        }
+        writer.finish()?;
+        let committed = tables.commit(batch)?;
+        println!("{anew} requests anew: {:.2} s; {committed:?}", began.elapsed().as_secs_f64());
+    }
+
     println!(
         "{} positions, {:.0} MB of ids on {threads} threads: rows {:.2} s ({:.0} MB/s), commit {:.2} s, {:.2} bits an id; {committed:?}",
         requests * POSITIONS,
