@@ -7,6 +7,7 @@ with its [`MessageId`] in `app_metadata`. Answers are `PutResult`s with an [`Ack
 
 use arrow::array::RecordBatch;
 use arrow_flight::{FlightData, FlightDescriptor};
+use bytes::Bytes;
 
 use crate::{Event, MAX_MESSAGE_BYTES, MessageId, WireError, encode, ipc};
 
@@ -39,7 +40,13 @@ pub fn begins_stream(data: &FlightData) -> bool {
 /// Reads the messages of one stream.
 #[derive(Debug, Default)]
 pub struct Stream {
-    reader: Option<ipc::Reader>,
+    begun: Option<Begun>,
+}
+
+#[derive(Debug)]
+struct Begun {
+    reader: ipc::Reader,
+    schema: Bytes,
 }
 
 /// A message that came.
@@ -62,8 +69,9 @@ impl Stream {
     /// # Errors
     /// Where the stream cannot go on: no readable schema, or a message without a readable name, which nobody can refuse.
     pub fn read(&mut self, data: &FlightData) -> Result<Option<Received>, WireError> {
-        let Some(reader) = &self.reader else {
-            self.reader = Some(ipc::Reader::new(&data.data_header)?);
+        let Some(Begun { reader, .. }) = &self.begun else {
+            let reader = ipc::Reader::new(&data.data_header)?;
+            self.begun = Some(Begun { reader, schema: data.data_header.clone() });
             return Ok(None);
         };
         if data.data_header.is_empty() && data.app_metadata.is_empty() {
@@ -72,5 +80,13 @@ impl Stream {
         let id = MessageId::read(&data.app_metadata)?;
         let batch = reader.batch(&data.data_header, data.data_body.clone());
         Ok(Some(Received { id, batch }))
+    }
+
+    /// A message of this stream that could be read, as an Arrow IPC stream of its own, columns of later versions included:
+    /// what a log keeps and [`ipc::read_stream`] reads. Empty where the stream has not begun.
+    pub fn record(&self, data: &FlightData) -> Vec<u8> {
+        self.begun
+            .as_ref()
+            .map_or_else(Vec::new, |begun| ipc::write_stream(&begun.schema, &data.data_header, &data.data_body))
     }
 }

@@ -114,6 +114,10 @@ impl Reader {
         let Some(batch) = message.header_as_record_batch() else {
             return Err(refused(message.header_type().variant_name().unwrap_or("unknown"), "a record batch"));
         };
+        if message.bodyLength() != body.len() as i64 {
+            let found = format!("a body of {} bytes, of {} by its header", body.len(), message.bodyLength());
+            return Err(refused(found, "equal lengths"));
+        }
         self.check(&batch, body.len())?;
         let body = Buffer::from(body);
         let none = HashMap::new();
@@ -162,6 +166,26 @@ impl Reader {
     }
 }
 
+/// Writes a whole Arrow IPC stream of one batch, from the schema's header and the batch's header and body: what
+/// [`read_stream`] and any other Arrow reads.
+pub fn write_stream(schema: &[u8], header: &[u8], body: &[u8]) -> Vec<u8> {
+    let mut stream = Vec::with_capacity(schema.len() + header.len() + body.len() + 64);
+    for (header, body) in [(schema, &[][..]), (header, body)] {
+        let padding = header.len().next_multiple_of(8) - header.len();
+        stream.extend_from_slice(&CONTINUATION.to_le_bytes());
+        stream.extend_from_slice(&((header.len() + padding) as u32).to_le_bytes());
+        stream.extend_from_slice(header);
+        stream.extend(std::iter::repeat_n(0, padding));
+        stream.extend_from_slice(body);
+    }
+    stream.extend_from_slice(&CONTINUATION.to_le_bytes());
+    stream.extend_from_slice(&0u32.to_le_bytes());
+    stream
+}
+
+/// Before each message of a stream.
+const CONTINUATION: u32 = 0xffff_ffff;
+
 /// Reads the batches of a whole Arrow IPC stream (the *streaming format*: a schema, then batches).
 ///
 /// # Errors
@@ -184,7 +208,6 @@ pub fn read_stream(mut stream: Bytes) -> Result<impl Iterator<Item = Result<Reco
 
 /// Cuts the next message off a stream: header and body; `None` at the stream's end.
 fn next_message(stream: &mut Bytes) -> Result<Option<(Bytes, Bytes)>, WireError> {
-    const CONTINUATION: u32 = 0xffff_ffff;
     let cut = || refused("a stream that ends inside a message", "whole messages");
     if stream.is_empty() {
         return Ok(None);

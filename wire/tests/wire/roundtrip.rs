@@ -5,7 +5,7 @@ use gatescope_routing::{Anchor, RowShape};
 use gatescope_wire::{
     Batcher, Event, MAX_MESSAGE_BYTES, MessageId, Request, Told, decode, encode,
     flight::{self, Stream},
-    wire_bytes,
+    ipc, wire_bytes,
 };
 use proptest::prelude::*;
 
@@ -78,6 +78,28 @@ fn decoded_rows_share_the_memory_of_their_message() {
     let body = message.data_body.as_ptr() as usize;
     assert!((body..body + message.data_body.len()).contains(&ids), "the rows were copied");
     assert_eq!(batch.column_by_name("payload").unwrap().as_binary::<i64>().value(0).as_ptr() as usize, ids);
+}
+
+#[test]
+fn a_message_is_kept_as_a_stream_that_every_arrow_reads() {
+    let events = [of_request(Told::Span(span_at(3, 7, RowShape::new(3, 1).unwrap())))];
+    let id = MessageId { agent: "a".into(), boot: uuid::Uuid::nil(), seq: 1 };
+    let message = flight::message(&id, &events).unwrap();
+    let mut stream = Stream::new();
+    assert!(stream.record(&message).is_empty());
+    stream.read(&flight::schema_message().unwrap()).unwrap();
+
+    let record = stream.record(&message);
+
+    let ours: Vec<_> = ipc::read_stream(record.clone().into()).unwrap().collect::<Result<_, _>>().unwrap();
+    let theirs: Vec<_> =
+        arrow::ipc::reader::StreamReader::try_new(&record[..], None).unwrap().collect::<Result<_, _>>().unwrap();
+    assert_eq!(ours, [encode(&events).unwrap()]);
+    assert_eq!(theirs, ours);
+    for cut in 1..record.len() - 8 {
+        let cut = ipc::read_stream(record[..cut].to_vec().into());
+        assert!(cut.is_err() || cut.unwrap().all(|batch| batch.is_err()));
+    }
 }
 
 #[test]
