@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::gatescope::{Gatescope, fixture_lines, fixture_path};
+use crate::{
+    gatescope::{Gatescope, fixture_lines, fixture_path},
+    payload,
+};
 
 /// The lines of a recording with layer 0 of one request's rows all zero.
 fn with_a_dead_layer(name: &str, request: usize) -> (String, Vec<String>) {
@@ -11,11 +14,9 @@ fn with_a_dead_layer(name: &str, request: usize) -> (String, Vec<String>) {
     let wanted = id(&lines[2 * request]);
     for line in lines.iter_mut().filter(|line| id(line) == wanted) {
         let mut answer: Value = serde_json::from_str(line).unwrap();
-        let payload = &mut answer["response"]["choices"][0]["routed_experts"];
-        let mut bytes = base64::decode(payload.as_str().unwrap());
-        // A `.npy` header of 128 bytes, then rows of 4 layers x 4 slots.
-        bytes[128..].chunks_exact_mut(16).for_each(|row| row[..4].fill(0));
-        *payload = json!(base64::encode(&bytes));
+        let mut rows = payload::rows(&answer);
+        rows.iter_mut().for_each(|row| row[..4].fill(0));
+        payload::set_rows(&mut answer, &rows);
         *line = answer.to_string();
     }
     (wanted, lines)
@@ -83,32 +84,4 @@ fn too_few_experts_are_found() {
     let import = gatescope.import(&[&fixture_path("pair.pd.jsonl"), "--shape", "4x4", "--experts", "16"]);
     assert!(import.findings("GS006") > 0, "{}", import.summary);
     assert_eq!(import.ran.code, 0, "findings are not refusals");
-}
-
-/// Enough of base64 to change a payload, so that the test does not believe the code that it tests.
-mod base64 {
-    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-    pub(super) fn decode(text: &str) -> Vec<u8> {
-        let digit = |byte: u8| ALPHABET.iter().position(|&digit| digit == byte).unwrap() as u32;
-        let text = text.trim_end_matches('=');
-        let mut bytes = Vec::new();
-        for four in text.as_bytes().chunks(4) {
-            let bits = four.iter().fold(0, |bits, &byte| bits << 6 | digit(byte)) << (6 * (4 - four.len()));
-            bytes.extend_from_slice(&bits.to_be_bytes()[1..four.len()]);
-        }
-        bytes
-    }
-
-    pub(super) fn encode(bytes: &[u8]) -> String {
-        let mut text = String::new();
-        for three in bytes.chunks(3) {
-            let bits = three.iter().fold(0u32, |bits, &byte| bits << 8 | u32::from(byte)) << (8 * (3 - three.len()));
-            for digit in 0..4 {
-                let byte = ALPHABET[(bits >> (18 - 6 * digit)) as usize & 63];
-                text.push(if digit <= three.len() { byte as char } else { '=' });
-            }
-        }
-        text
-    }
 }

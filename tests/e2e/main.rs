@@ -7,5 +7,7 @@ mod gatescope;
 mod import;
 mod layers;
 mod lines;
+mod links;
+mod payload;
 mod refusals;
 mod settings;

@@ -63,7 +63,7 @@ impl Session<'_> {
     ) -> Result<Closing, ImportError> {
         let Some(component) = self.components.remove(age) else { return Ok(Closing::Done) };
         let keys = self.keys_of(&component);
-        if !alone && keys.iter().any(|key| self.must_wait(key)) {
+        if !alone && keys.iter().any(|key| self.must_wait(key, current.is_none())) {
             self.components.keep_waiting(age, component);
             return Ok(Closing::Waits);
         }
@@ -108,12 +108,14 @@ impl Session<'_> {
         Ok(Some(Shut { key, about: Arc::clone(about), answerers, earlier: known != Known::No, request, joined }))
     }
 
-    /// Whether the request can be closed only when what was closed before is stored.
-    fn must_wait(&self, key: &RequestKey) -> bool {
+    /// Whether the request can be closed only when what was closed before is stored. At the end of the input, an earlier
+    /// request that did not come will not come any more.
+    fn must_wait(&self, key: &RequestKey, at_end: bool) -> bool {
         let Some(request) = self.join.get(key) else { return false };
         if let Some(parent) = request.parent() {
             let parent = parent_key(key, parent);
-            if self.closed.is_uncommitted(&parent) || self.join.get(&parent).is_some() {
+            let comes = !at_end || self.join.get(&parent).is_some();
+            if self.closed.is_uncommitted(&parent) || (comes && !self.closed.is_committed(&parent)) {
                 return true;
             }
         }

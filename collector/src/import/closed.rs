@@ -46,6 +46,11 @@ impl Closed {
         self.requests.get(&fingerprint(key)).is_some_and(|entry| entry.0 as u16 == self.commit)
     }
 
+    /// Whether the request was closed before the last commit, and not again since.
+    pub(super) fn is_committed(&self, key: &RequestKey) -> bool {
+        self.requests.get(&fingerprint(key)).is_some_and(|entry| entry.0 as u16 != self.commit)
+    }
+
     /// A request was closed.
     pub(super) fn insert(&mut self, key: &RequestKey, digest: u64) {
         self.requests.insert(fingerprint(key), Entry(digest >> 16 << 16 | u64::from(self.commit)));
@@ -93,6 +98,7 @@ mod tests {
         assert_eq!(closed.known(&key("a"), other), Known::Uncommitted);
         closed.committed();
         assert_eq!(closed.known(&key("a"), other), Known::Committed);
-        assert!(!closed.is_uncommitted(&key("a")));
+        assert!(closed.is_committed(&key("a")) && !closed.is_uncommitted(&key("a")));
+        assert!(!closed.is_committed(&key("b")) && !closed.is_uncommitted(&key("b")));
     }
 }
