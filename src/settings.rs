@@ -42,7 +42,8 @@ impl Settings {
 
     fn parse(text: &str) -> anyhow::Result<Self> {
         toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(0, |span| text[..span.start.min(text.len())].lines().count().max(1));
+            let line =
+                error.span().map_or(1, |span| 1 + text.bytes().take(span.start).filter(|&byte| byte == b'\n').count());
             anyhow::anyhow!("{FILE}:{line}: {}", error.message())
         })
     }

@@ -50,7 +50,7 @@ pub(crate) async fn read_tables(folder: &Path) -> Result<BTreeMap<String, TableS
     let Some(requests) = root.newest(REQUESTS).await? else {
         return Ok(BTreeMap::new());
     };
-    let position = root.position(REQUESTS, &requests).await?.unwrap_or(i64::MAX);
+    let position = root.position(REQUESTS, &requests).await?.unwrap_or(0);
     let others = root.tables.iter().filter(|table| *table != REQUESTS);
     let others = others.map(|table| root.table_at(table, position));
     let mut tables: BTreeMap<String, TableSnapshot> = try_join_all(others).await?.into_iter().flatten().collect();

@@ -161,7 +161,7 @@ fn text_of_request(request: &RequestVerdict, f: &mut fmt::Formatter) -> fmt::Res
     }
     match request.more_findings {
         0 => Ok(()),
-        more => write!(f, "; and {more} more findings"),
+        more => write!(f, "; and {more} more finding{}", plural(more)),
     }
 }
 
@@ -207,8 +207,12 @@ impl fmt::Display for SideVerdict {
 fn text_of_summary(summary: &Summary, f: &mut fmt::Formatter) -> fmt::Result {
     write!(
         f,
-        "{} requests: {} whole, {} incomplete, {} conflict; {} clean",
-        summary.requests, summary.whole, summary.incomplete, summary.conflict, summary.clean
+        "{}: {} whole, {} incomplete, {} conflict; {} clean",
+        counted(summary.requests, "request"),
+        summary.whole,
+        summary.incomplete,
+        summary.conflict,
+        summary.clean
     )?;
     for (i, (check, findings)) in summary.findings.iter().enumerate() {
         write!(f, "{} {check} {findings}", if i == 0 { "\nfindings:" } else { "," })?;
@@ -240,7 +244,7 @@ fn text_of_difference(request: &RequestDifference, runs: &Comparison, f: &mut fm
     }
     for (rows, run) in [(request.only_a, &runs.run), (request.only_b, &runs.against)] {
         if rows > 0 {
-            write!(f, "{separator}{rows} rows only in {run}")?;
+            write!(f, "{separator}{} only in {run}", counted(rows, "row"))?;
             separator = "; ";
         }
     }
@@ -250,8 +254,8 @@ fn text_of_difference(request: &RequestDifference, runs: &Comparison, f: &mut fm
 fn text_of_comparison(summary: &Comparison, f: &mut fmt::Formatter) -> fmt::Result {
     write!(
         f,
-        "{} requests compared: {} identical, {} differing; {} only in {}, {} only in {}",
-        summary.requests,
+        "{} compared: {} identical, {} differing; {} only in {}, {} only in {}",
+        counted(summary.requests, "request"),
         summary.identical,
         summary.differing,
         summary.only_a,
@@ -259,7 +263,7 @@ fn text_of_comparison(summary: &Comparison, f: &mut fmt::Formatter) -> fmt::Resu
         summary.only_b,
         summary.against
     )?;
-    write!(f, "\n{} rows compared: {} differing", summary.rows, summary.differing_rows)?;
+    write!(f, "\n{} compared: {} differing", counted(summary.rows, "row"), summary.differing_rows)?;
     for layer in summary.layers.iter().filter(|layer| layer.differing > 0) {
         write!(
             f,
@@ -283,6 +287,15 @@ fn name(f: &mut fmt::Formatter, request_id: &str, choice: i32) -> fmt::Result {
         }
     }
     if choice != 0 { write!(f, " choice {choice}") } else { Ok(()) }
+}
+
+/// `1 request`, `2 requests`.
+fn counted(count: u64, what: &str) -> String {
+    format!("{count} {what}{}", plural(count))
+}
+
+fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
 }
 
 fn list<T: fmt::Display>(ids: &[T]) -> String {

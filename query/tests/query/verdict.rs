@@ -65,7 +65,7 @@ async fn clean_requests_have_no_line() {
 
     let (outcome, text) = text(&catalog, &Report { scope, ..report(Style::Text) }).await;
 
-    assert_eq!((outcome, text.as_str()), (Outcome::Clean, "1 requests: 1 whole, 0 incomplete, 0 conflict; 1 clean\n"));
+    assert_eq!((outcome, text.as_str()), (Outcome::Clean, "1 request: 1 whole, 0 incomplete, 0 conflict; 1 clean\n"));
 }
 
 #[tokio::test]
@@ -190,11 +190,11 @@ async fn rows_and_requests_of_one_run_alone_are_told() {
 
     let lines: Vec<&str> = text.lines().skip(3).collect();
     let expected = [
-        "a: 1 rows only in pd",
+        "a: 1 row only in pd",
         "b: 5 rows only in pd",
         "z: 2 rows only in twin",
         "",
-        "1 requests compared: 0 identical, 1 differing; 1 only in pd, 1 only in twin",
+        "1 request compared: 0 identical, 1 differing; 1 only in pd, 1 only in twin",
         "4 rows compared: 0 differing",
     ];
     assert_eq!((outcome, lines.as_slice()), (Outcome::Findings, expected.as_slice()));
