@@ -29,6 +29,26 @@ fn a_bad_line_is_named_and_skipped() {
 }
 
 #[test]
+fn a_decode_that_answered_with_an_error_leaves_its_request_incomplete() {
+    // given
+    let gatescope = Gatescope::new();
+    let mut lines = fixture_lines("pair.pd.jsonl");
+    let decode: serde_json::Value = serde_json::from_str(&lines[1]).unwrap();
+    let request = decode["request_id"].as_str().unwrap();
+    lines[1] =
+        format!(r#"{{"role": "decode", "request_id": "{request}", "response": {{"error": {{"message": "no"}}}}}}"#);
+    let file = gatescope.write("failed.jsonl", lines.join("\n"));
+
+    // when
+    let import = gatescope.import(&[&file]);
+
+    // then
+    assert_eq!(import.numbers(["refused", "requests", "whole"]), [1, 16, 15]);
+    let sql = format!("SELECT count(*) FROM mismatches WHERE request_id = '{request}' AND check = 'GS001'");
+    assert_eq!(gatescope.count(&sql), 1);
+}
+
+#[test]
 fn strict_stops_at_the_first_bad_line_and_stores_what_came_before() {
     // given
     let gatescope = Gatescope::new();

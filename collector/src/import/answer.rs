@@ -5,7 +5,7 @@ use std::sync::Arc;
 use gatescope_routing::{
     check::inspect,
     join::{Finish, Part, Start},
-    record::{PayloadProblem, Record},
+    record::{PayloadProblem, Record, RecordError},
     span::KvLink,
 };
 
@@ -21,6 +21,8 @@ pub(super) struct Answer {
     /// The prefill whose KV a decode took.
     pub(super) link: Option<KvLink>,
     pub(super) choices: Vec<AnsweredChoice>,
+    /// Why nothing but whose answer it is could be used of the line.
+    pub(super) refusal: Option<RecordError>,
 }
 
 /// One sequence of an answer.
@@ -59,6 +61,6 @@ impl Answer {
             }));
             AnsweredChoice { choice: answered.choice, parts, problem }
         });
-        Self { choices: choices.collect(), run, request_id, model, created_at, identity, link }
+        Self { choices: choices.collect(), refusal: None, run, request_id, model, created_at, identity, link }
     }
 }

@@ -97,6 +97,10 @@ impl Session<'_> {
         let live = self.models.live(&answerers);
         let context = Context { live_layers: Some(&live), parent: parent.as_deref() };
         let Some(joined) = self.join.close(&key, &context) else { return Ok(None) };
+        // Nothing but refused lines: they were reported, and say nothing of any routing.
+        if joined.captures.is_empty() && joined.prompt_tokens.is_none() && joined.completion_tokens.is_none() {
+            return Ok(None);
+        }
         let digest = digest(&joined);
         let known = self.closed.known(&key, digest);
         if !about.again && known == Known::Same {

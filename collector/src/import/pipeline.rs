@@ -15,7 +15,7 @@ use std::{
 
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use gatescope_routing::record::{RecordError, RecordOptions, read_record};
+use gatescope_routing::record::{RecordError, RecordOptions, read_record, refused_record};
 
 use super::{
     answer::Answer,
@@ -221,6 +221,13 @@ fn decode(line: Line, options: &RecordOptions, max_line: usize) -> Event {
 
 /// Reads an answer. A panic in a decoder is that line's error, because the other lines deserve to be read.
 pub(super) fn decode_bytes(bytes: &[u8], options: &RecordOptions) -> Result<Answer, RecordError> {
-    catch_unwind(AssertUnwindSafe(|| read_record(bytes, options).map(Answer::of)))
+    let read = || match read_record(bytes, options) {
+        Ok(record) => Ok(Answer::of(record)),
+        Err(error) => match refused_record(bytes) {
+            Some(record) => Ok(Answer { refusal: Some(error), ..Answer::of(record) }),
+            None => Err(error),
+        },
+    };
+    catch_unwind(AssertUnwindSafe(read))
         .unwrap_or_else(|_| Err(RecordError("reading this line failed inside gatescope; please report it".into())))
 }

@@ -170,6 +170,9 @@ impl<'a> Session<'a> {
     }
 
     fn line(&mut self, line: &CurrentLine, mut answer: Answer) -> Result<(), ImportError> {
+        if let Some(refusal) = answer.refusal.take() {
+            self.refuse(line.input, Some(line.number), refusal.to_string());
+        }
         for answered in &mut answer.choices {
             if let Some(problem) = answered.problem.take() {
                 let choice = if answered.choice == 0 { String::new() } else { format!(" choice {}", answered.choice) };

@@ -10,6 +10,9 @@ use serde::Serialize;
 use super::{
     Comparing, Comparison, FindingVerdict, RequestDifference, RequestVerdict, Scope, SideVerdict, Summary, Verdicts,
 };
+use gatescope_routing::Check;
+
+use super::rows::check_run;
 use crate::{catalog::Catalog, error::QueryError};
 
 /// How a verdict is written.
@@ -48,6 +51,9 @@ impl Report {
     /// If the tables cannot be read, a run is not there, or `output` fails.
     pub async fn write(&self, catalog: &Catalog, output: impl Write) -> Result<Outcome, QueryError> {
         let mut output = BufWriter::new(output);
+        if let Some(run) = &self.scope.run {
+            check_run(catalog, run).await?;
+        }
         let mut verdicts = Verdicts::of(catalog, &self.scope).await?;
         let mut comparing = match &self.against {
             Some(against) => Some(Comparing::of(catalog, &self.scope, against).await?),
@@ -186,6 +192,10 @@ impl fmt::Display for FindingVerdict {
                 let colon = if self.position.is_some() || self.layer.is_some() { ": " } else { " " };
                 return write!(f, "{colon}{}", self.detail);
             }
+        }
+        // Where a shift explains rows, the shift says more than the rows.
+        if [Check::ExtraRows, Check::MisplacedRows, Check::TwoAnswers].iter().any(|check| check.code() == self.check) {
+            write!(f, ": {}", self.detail)?;
         }
         match self.positions {
             0 | 1 => Ok(()),

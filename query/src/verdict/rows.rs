@@ -158,22 +158,27 @@ pub(super) async fn runs(catalog: &Catalog) -> Result<Vec<String>, QueryError> {
     Ok(runs)
 }
 
+/// Refuses a run that has no request.
+pub(super) async fn check_run(catalog: &Catalog, run: &str) -> Result<(), QueryError> {
+    let runs = runs(catalog).await?;
+    if runs.iter().any(|known| known == run) {
+        return Ok(());
+    }
+    let known: Vec<String> = runs.iter().map(|run| quoted(run)).collect();
+    let known =
+        if known.is_empty() { "there is none yet".to_owned() } else { format!("expected one of {}", known.join(", ")) };
+    Err(QueryError::Query(format!("there is no run {}: {known}", quoted(run))))
+}
+
 /// The run to compare with `against`: the one that is named, or the only other one.
 pub(super) async fn first_run(catalog: &Catalog, named: Option<&str>, against: &str) -> Result<String, QueryError> {
-    let runs = runs(catalog).await?;
     for run in named.into_iter().chain([against]) {
-        if !runs.iter().any(|known| known == run) {
-            let known: Vec<String> = runs.iter().map(|run| quoted(run)).collect();
-            return Err(QueryError::Query(format!(
-                "there is no run {}: expected one of {}",
-                quoted(run),
-                known.join(", ")
-            )));
-        }
+        check_run(catalog, run).await?;
     }
     if let Some(named) = named {
         return Ok(named.to_owned());
     }
+    let runs = runs(catalog).await?;
     let others: Vec<&String> = runs.iter().filter(|run| *run != against).collect();
     match others.as_slice() {
         [only] => Ok((*only).clone()),

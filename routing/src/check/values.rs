@@ -6,7 +6,7 @@ use crate::{
     join::Positions,
     rows::Rows,
     shape::{LayerSet, ModelShape},
-    span::Source,
+    span::{Source, Span},
 };
 
 /// Collects over the spans of one source and says each kind of fault once, with its first place and its extent.
@@ -33,18 +33,20 @@ impl<'a> ValueChecks<'a> {
     }
 
     /// Takes one span; `start` is the position of its first row.
-    pub(crate) fn span(&mut self, start: u32, rows: &Rows, inspection: &Inspection) {
+    pub(crate) fn span(&mut self, start: u32, span: &Span, inspection: &Inspection) {
+        let rows = &span.rows;
+        let unknown = |row: usize| span.unknown.iter().any(|unknown| unknown.rows.contains(&(row as u32)));
         for (layer, values) in inspection.layers.iter().enumerate() {
             let repeating = self.model.is_some_and(|model| model.repeating_layers().contains(layer));
             let gated = self.gated.contains(layer);
             if gated && !repeating && values.zero_rows > 0 {
-                let zero = |row: &usize| rows.layer(*row, layer).iter().all(|&byte| byte == 0);
+                let zero = |row: &usize| rows.layer(*row, layer).iter().all(|&byte| byte == 0) && !unknown(*row);
                 self.fault(Check::ZeroRows, layer, start, rows, zero);
             }
             if gated && !repeating && values.repeating_rows > 0 {
                 let again = |row: &usize| {
                     let list = rows.layer(*row, layer);
-                    list.iter().any(|&byte| byte != 0) && repeats(list, rows.width())
+                    list.iter().any(|&byte| byte != 0) && repeats(list, rows.width()) && !unknown(*row)
                 };
                 self.fault(Check::RepeatedExpert, layer, start, rows, again);
             }

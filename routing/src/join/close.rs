@@ -139,7 +139,7 @@ impl RequestJoin {
         for span in placed {
             by_source.entry(span.source()).or_insert_with(|| ValueChecks::new(span.source(), model, &gated)).span(
                 span.place.start,
-                &span.held.span.rows,
+                &span.held.span,
                 &span.held.inspection,
             );
         }

@@ -174,7 +174,7 @@ fn silent_sources(extent: &Extent<'_>) -> String {
         .iter()
         .filter(|told| told.finished && !extent.join.spans.iter().any(|held| held.span.source == told.source));
     let names: Vec<String> = silent.map(|told| told.source.to_string()).collect();
-    if names.is_empty() { String::new() } else { format!("; {} answered without routing", names.join(" and ")) }
+    if names.is_empty() { String::new() } else { format!("; no rows from {}", names.join(" and ")) }
 }
 
 /// `0..3, 7, 9..12 and 4 more ranges`

@@ -99,10 +99,13 @@ impl Lengths {
         let longest = |wanted: fn(Role) -> bool| {
             sampled.iter().filter(|(source, _)| wanted(source.role)).map(|(_, tokens)| *tokens).max()
         };
-        // A prefill samples one token whatever the request's own length; the instance that goes on knows better.
-        let completion = longest(|role| matches!(role, Role::Decode | Role::Colocated))
-            .or_else(|| longest(|role| role == Role::Prefill))
-            .or_else(|| longest(|_| true));
+        // A prefill samples one token whatever the request's own length; the instance that goes on knows better, and
+        // where it failed nobody does.
+        let goes_on = |role: Role| matches!(role, Role::Decode | Role::Colocated);
+        let completion = match told.iter().any(|told| goes_on(told.source.role)) {
+            true => longest(goes_on),
+            false => longest(|_| true),
+        };
         let prompt_start = told
             .iter()
             .filter(|told| matches!(told.source.role, Role::Prefill | Role::Colocated))
@@ -126,7 +129,8 @@ impl Lengths {
             (None, Role::Prefill) => 1,
             (None, _) => self.completion?,
         };
-        Some(self.prompt?.saturating_add(sampled).saturating_sub(1))
+        // Without a sampled token every token of the prompt was fed, the last one too.
+        Some(self.prompt?.saturating_add(sampled.max(1)).saturating_sub(1))
     }
 }
 

@@ -25,7 +25,12 @@ pub(super) fn place(span: &Span, lengths: &Lengths) -> Option<Place> {
     let (start, limit) = match span.anchor {
         Anchor::Start(start) => (start, lengths.limit(&span.source)),
         Anchor::End { completion_tokens } => {
-            let end = lengths.prompt?.saturating_add(completion_tokens).saturating_sub(1);
+            let prompt = lengths.prompt?;
+            let end = match completion_tokens {
+                // Nothing was sampled: engines answer with the last token of the prompt or without.
+                0 => rows.clamp(prompt.saturating_sub(1), prompt),
+                sampled => prompt.saturating_add(sampled).saturating_sub(1),
+            };
             // More rows than positions: nothing says which are too many, so the answer is read from its beginning.
             (end.saturating_sub(rows), Some(end))
         }

@@ -126,6 +126,38 @@ pub fn read_record(line: &[u8], options: &RecordOptions) -> Result<Record, Recor
         .map_err(|problem| RecordError::of(request_id.as_deref(), &problem.to_string()))
 }
 
+/// Whose answer a line is that [`read_record`] refuses, where the line says so: a record of one sequence without lengths
+/// and rows. That an instance answered, if only with an error, is part of what is known of a request.
+pub fn refused_record(line: &[u8]) -> Option<Record> {
+    let line = Line::parse(line).ok()?;
+    let role = line.role().ok()?;
+    let request_id = line.request_id?.name().ok()?;
+    let instance = match line.instance {
+        Some(field) => field.name().ok()?,
+        None => role.name().into(),
+    };
+    let attempt = line.attempt.map_or(Ok(0), |field| field.count()).ok()?;
+    let choice = RecordedChoice {
+        choice: 0,
+        prompt_tokens: None,
+        completion_tokens: None,
+        prompt_start: None,
+        uniform_prompt: None,
+        spans: Ok(Vec::new()),
+    };
+    Some(Record {
+        run: name(line.run).ok()?,
+        request_id,
+        source: Source { role, instance, attempt },
+        model: None,
+        created_at: None,
+        identity: None,
+        link: None,
+        parent: None,
+        choices: vec![choice],
+    })
+}
+
 /// Reads a line; leaves the request's id for the message of an error that comes after it.
 fn read(line: &Line<'_>, options: &RecordOptions, id: &mut Option<Arc<str>>) -> Result<Record, PayloadProblem> {
     *id = line.request_id.map(|field| field.name()).transpose()?;

@@ -412,3 +412,41 @@ fn from(part: Part, source: Source) -> Part {
         other => other,
     }
 }
+
+#[test]
+fn a_decode_that_only_began_leaves_the_request_incomplete() {
+    let deployment = pair(22);
+    let (mut parts, _) = split(&deployment);
+    parts.push(Part::Finish(Finish {
+        source: source(Role::Decode, "d0"),
+        prompt_tokens: None,
+        completion_tokens: None,
+        uniform_prompt: None,
+    }));
+    let joined = join(parts, Policy::Prefill);
+    assert_eq!((joined.status, codes(&joined)), (Status::Incomplete, vec![Check::MissingRows]));
+}
+
+#[test]
+fn rows_marked_as_unknown_are_not_rows_of_zeros() {
+    let deployment = Deployment { colocated: true, ..pair(23) };
+    let colocated = source(Role::Colocated, "c0");
+    let mut parts = vec![Part::Span(deployment.span(&colocated, 0, 28)), deployment.finish(&colocated, 9)];
+    for (row, layer) in (0..4).flat_map(|row| (0..4).map(move |layer| (row, layer))) {
+        alter(&mut parts, Role::Colocated, row, layer, |list| list.fill(0));
+    }
+    let Part::Span(span) = &mut parts[0] else { unreachable!() };
+    span.unknown = vec![Unknown { rows: 0..4, layer: 0 }];
+    assert_eq!(codes(&join(parts, Policy::Prefill)), vec![Check::UnknownMarks]);
+}
+
+#[test]
+fn an_empty_completion_is_whole_with_or_without_the_last_token_of_the_prompt() {
+    let deployment = Deployment { colocated: true, ..pair(24) };
+    let colocated = source(Role::Colocated, "c0");
+    for rows in [19, 20] {
+        let span = Span { anchor: Anchor::End { completion_tokens: 0 }, ..deployment.span(&colocated, 0, rows) };
+        let joined = join([Part::Span(span), finish(&colocated, 20, 0)], Policy::Prefill);
+        assert_eq!((joined.status, joined.rows(), codes(&joined)), (Status::Whole, rows, vec![]));
+    }
+}
