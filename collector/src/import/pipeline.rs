@@ -42,7 +42,7 @@ pub(super) enum Event {
 /// What became of a line.
 pub(super) enum Outcome {
     /// An answer, and the bytes that it was read from.
-    Answer(Bytes, Answer),
+    Answer(Bytes, Box<Answer>),
     /// The line is not a recorded response.
     Refused(RecordError),
 }
@@ -209,7 +209,7 @@ fn decode(line: Line, options: &RecordOptions, max_line: usize) -> Event {
     let Line { number, offset, content } = line;
     let outcome = match content {
         Content::Whole(bytes) => match decode_bytes(&bytes, options) {
-            Ok(answer) => Outcome::Answer(bytes, answer),
+            Ok(answer) => Outcome::Answer(bytes, Box::new(answer)),
             Err(error) => Outcome::Refused(error),
         },
         Content::TooLong(length) => {

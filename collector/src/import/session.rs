@@ -152,7 +152,7 @@ impl<'a> Session<'a> {
                     Outcome::Refused(error) => self.refuse(self.input, Some(number), error.to_string()),
                     Outcome::Answer(bytes, answer) => {
                         let (input, rereadable) = (self.input, self.rereadable);
-                        self.line(&CurrentLine { input, number, offset, rereadable, bytes }, answer)?;
+                        self.line(&CurrentLine { input, number, offset, rereadable, bytes }, *answer)?;
                     }
                 }
             }
