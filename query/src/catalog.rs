@@ -23,6 +23,8 @@ use crate::{
 
 /// The increments of `expert_load` as the log has them; the view `expert_load` adds them up.
 const INCREMENTS: &str = "expert_load_increments";
+/// One batch of a sort takes this part of a query's memory, at most: two sorts of two partitions merge 16 runs each.
+const SHARE_OF_MEMORY: usize = 1024;
 
 /// The tables of a data folder at one position, with the views and functions on them. Opening takes no lock and writes
 /// nothing; what is committed later is seen by opening again.
@@ -30,6 +32,7 @@ pub struct Catalog {
     folder: PathBuf,
     context: SessionContext,
     routing: Arc<[RoutingTable]>,
+    memory_bytes: usize,
 }
 
 impl Catalog {
@@ -62,7 +65,7 @@ impl Catalog {
         );
         let summed = context.sql(&summed).await?.into_view();
         context.register_table(EXPERT_LOAD, summed)?;
-        Ok(Self { folder: folder.to_owned(), context, routing })
+        Ok(Self { folder: folder.to_owned(), context, routing, memory_bytes: options.memory_bytes })
     }
 
     /// The folder that was opened.
@@ -75,15 +78,29 @@ impl Catalog {
     /// # Errors
     /// If the query does not parse or plan, or would do something else than read.
     pub async fn query(&self, sql: &str) -> Result<Answer, QueryError> {
-        let plan = self.context.state().create_logical_plan(sql).await?;
-        refuse_writes(&plan)?;
-        let frame = self.context.execute_logical_plan(plan).await?;
-        Ok(Answer::new(frame.execute_stream().await?))
+        answer(&self.context, sql).await
+    }
+
+    /// A query that sorts rows of about this many bytes, more of them than fit in memory.
+    ///
+    /// A merge of sorted runs on disk holds two batches of each run, which for wide rows is more than a query may have.
+    pub(crate) async fn query_sorted(&self, sql: &str, row_bytes: usize) -> Result<Answer, QueryError> {
+        let rows = (self.memory_bytes / SHARE_OF_MEMORY / row_bytes.max(1)).clamp(64, 8192);
+        let mut state = self.context.state();
+        *state.config_mut() = self.context.copied_config().with_batch_size(rows);
+        answer(&SessionContext::new_with_state(state), sql).await
     }
 
     pub(crate) fn routing(&self) -> &[RoutingTable] {
         &self.routing
     }
+}
+
+async fn answer(context: &SessionContext, sql: &str) -> Result<Answer, QueryError> {
+    let plan = context.state().create_logical_plan(sql).await?;
+    refuse_writes(&plan)?;
+    let frame = context.execute_logical_plan(plan).await?;
+    Ok(Answer::new(frame.execute_stream().await?))
 }
 
 fn empty(table: &str) -> TableSnapshot {

@@ -46,6 +46,9 @@ pub enum QueryError {
     /// The query did not parse, plan or run.
     #[error("{0}")]
     Query(String),
+    /// The query needs more memory than it may have, even with temporary files.
+    #[error("the query's memory is used up (--memory gives it more): {0}")]
+    Memory(String),
     /// The answer could not be written.
     #[error("writing the answer: {0}")]
     Write(#[from] std::io::Error),
@@ -55,6 +58,9 @@ impl From<DataFusionError> for QueryError {
     fn from(error: DataFusionError) -> Self {
         // The sentence alone, without the stage that it failed in, where the stage says nothing to who wrote the query.
         Self::Query(match error.find_root() {
+            DataFusionError::ResourcesExhausted(what) => {
+                return Self::Memory(what.lines().next().unwrap_or_default().to_owned());
+            }
             DataFusionError::SQL(error, _) => match error.as_ref() {
                 ParserError::TokenizerError(what) | ParserError::ParserError(what) => format!("SQL: {what}"),
                 other => format!("SQL: {other}"),

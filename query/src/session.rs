@@ -20,6 +20,9 @@ use crate::error::QueryError;
 /// Where the data folder stands in plans.
 const STORE: &str = "gatescope://data/";
 
+/// Sorted runs on disk that are merged at once. Without a limit one merge takes all memory, and the next sort has none.
+const MERGED_RUNS: usize = 16;
+
 /// How a catalog runs its queries.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -45,6 +48,7 @@ pub(crate) fn session(folder: &Path, options: &Options) -> Result<(SessionContex
             FairSpillPool::new(options.memory_bytes),
             std::num::NonZero::<usize>::MIN,
         )))
+        .with_max_spill_merge_fan_in(MERGED_RUNS)
         .with_object_store_registry(Arc::new(DataFolderOnly { store: Arc::new(store) }))
         .build_arc()?;
     let mut config = SessionConfig::new()

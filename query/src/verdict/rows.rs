@@ -12,6 +12,8 @@ use crate::{answer::Answer, catalog::Catalog, error::QueryError, layer_column::L
 
 /// Columns in front of the layers.
 const KEYS: usize = 3;
+/// Bytes of these columns in a row, about.
+const KEY_BYTES: usize = 80;
 
 /// The accepted rows of one run by request id, choice and position.
 pub(super) struct RunRows {
@@ -52,8 +54,10 @@ impl RunRows {
                 table.name,
                 scope.condition(),
             );
-            let layers = table.layers().map(|(_, column)| column).collect();
-            tables.push(TableRows { table: index, layers, answer: catalog.query(&query).await?, batch: None });
+            let layers: Vec<LayerColumn> = table.layers().map(|(_, column)| column).collect();
+            let row_bytes = KEY_BYTES + layers.iter().map(|layer| layer.bytes()).sum::<usize>();
+            let answer = catalog.query_sorted(&query, row_bytes).await?;
+            tables.push(TableRows { table: index, layers, answer, batch: None });
         }
         let mut rows = Self { tables, least: None };
         for table in &mut rows.tables {
