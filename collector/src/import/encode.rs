@@ -11,7 +11,7 @@ use super::error::ImportError;
 use crate::tables::{Batch, BatchWriter, ClosedRequest, TablesError};
 
 /// Bytes of rows between the join and the writers.
-const BUDGET: usize = 64 << 20;
+const BUDGET: usize = 32 << 20;
 /// What a request weighs besides its rows.
 const REQUEST_BYTES: usize = 1 << 10;
 

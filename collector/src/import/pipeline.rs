@@ -25,7 +25,7 @@ use super::{
 };
 
 /// Bytes of input between the reader and the join.
-const BUDGET: usize = 96 << 20;
+const BUDGET: usize = 64 << 20;
 /// Bytes of lines that one worker takes at a time, a longer line alone.
 const BATCH_BYTES: usize = 1 << 20;
 
