@@ -1,7 +1,7 @@
 //! All open requests: which parts belong together, and which requests are done.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -24,12 +24,15 @@ pub struct Join {
     choices: HashMap<(Arc<str>, Arc<str>), Vec<u32>>,
     links: Links,
     blocks: BlockStore,
+    /// Requests with blocks that were named and have not been seen.
+    waiting: BTreeSet<RequestKey>,
     held: usize,
 }
 
 #[derive(Debug)]
 struct Open {
-    request: RequestJoin,
+    /// Shared with those who look at it while it is open: it is copied only if it changes meanwhile.
+    request: Arc<RequestJoin>,
     age: u64,
     bytes: usize,
 }
@@ -88,6 +91,7 @@ impl Join {
             choices: HashMap::new(),
             links: Links::default(),
             blocks: BlockStore::new(BLOCK_BYTES),
+            waiting: BTreeSet::new(),
             held: 0,
         }
     }
@@ -117,11 +121,15 @@ impl Join {
             if key.choice > 0 {
                 self.choices.entry((key.run.clone(), key.request_id.clone())).or_default().push(key.choice);
             }
-            Open { request: RequestJoin::default(), age: self.opened, bytes: 0 }
+            Open { request: Arc::default(), age: self.opened, bytes: 0 }
         });
-        let applied = open.request.apply(part);
+        let request = Arc::make_mut(&mut open.request);
+        let applied = request.apply(part);
         if waits {
-            open.request.resolve(|reference| blocks.find(reference));
+            request.resolve(|reference| blocks.find(reference));
+            if !request.awaited.is_empty() {
+                self.waiting.insert(key.clone());
+            }
         }
         let bytes = open.request.held_bytes();
         self.held = self.held + bytes - open.bytes;
@@ -136,18 +144,20 @@ impl Join {
     }
 
     fn resolve_blocks(&mut self) {
-        for (key, open) in &mut self.open {
-            if open.request.awaited.is_empty() {
-                continue;
-            }
-            open.request.resolve(|reference| self.blocks.find(reference));
+        let blocks = &mut self.blocks;
+        self.waiting.retain(|key| {
+            let Some(open) = self.open.get_mut(key) else { return false };
+            let request = Arc::make_mut(&mut open.request);
+            request.resolve(|reference| blocks.find(reference));
+            let waits = !request.awaited.is_empty();
             let bytes = open.request.held_bytes();
             self.held = self.held + bytes - open.bytes;
             open.bytes = bytes;
             if open.request.is_whole() {
                 self.ready.push(key.clone());
             }
-        }
+            waits
+        });
     }
 
     /// One prefill serves all choices of a request: hands its rows to those that have none of their own.
@@ -162,7 +172,7 @@ impl Join {
         for choice in choices {
             let key = RequestKey { choice, ..key.clone() };
             if let Some(open) = self.open.get_mut(&key) {
-                open.request.adopted.clone_from(&prefilled);
+                Arc::make_mut(&mut open.request).adopted.clone_from(&prefilled);
                 if open.request.is_whole() {
                     self.ready.push(key);
                 }
@@ -170,24 +180,28 @@ impl Join {
         }
     }
 
-    /// A prefill tells what it calls the request inside.
-    pub fn identify(&mut self, key: &RequestKey, name: KvLink) {
+    /// A prefill tells what it calls the request inside. Says which request wanted it: their parts are one now.
+    pub fn identify(&mut self, key: &RequestKey, name: KvLink) -> Option<RequestKey> {
         let at = (key.run.clone(), name);
-        if let Some(decode) = self.links.wanted.get(&at).cloned() {
-            self.unite(key, &decode);
+        let decode = self.links.wanted.get(&at).cloned();
+        if let Some(decode) = &decode {
+            self.unite(key, decode);
         }
         self.links.trace(key, Trace::Name(at.1.clone()));
         self.links.named.insert(at, key.clone());
+        decode
     }
 
-    /// A decode names the prefill whose KV it took.
-    pub fn link(&mut self, key: &RequestKey, prefill: KvLink) {
+    /// A decode names the prefill whose KV it took. Says which request that is, once known: their parts are one now.
+    pub fn link(&mut self, key: &RequestKey, prefill: KvLink) -> Option<RequestKey> {
         let at = (key.run.clone(), prefill);
-        if let Some(prefill) = self.links.named.get(&at).cloned() {
-            self.unite(&prefill, key);
+        let prefill = self.links.named.get(&at).cloned();
+        if let Some(prefill) = &prefill {
+            self.unite(prefill, key);
         }
         self.links.trace(key, Trace::Name(at.1.clone()));
         self.links.wanted.entry(at).or_insert_with(|| key.clone());
+        prefill
     }
 
     /// Moves the prefill's parts to its decode's request.
@@ -219,16 +233,26 @@ impl Join {
 
     /// Closes a request; `None` where it is not open.
     pub fn close(&mut self, key: &RequestKey, context: &Context<'_>) -> Option<Joined> {
-        let request = self.take(key)?;
+        let request = self.end(key)?;
+        Some(request.close(&self.rules, context))
+    }
+
+    /// Takes a request out, with the links that lead to it, for the caller to close.
+    pub fn end(&mut self, key: &RequestKey) -> Option<Arc<RequestJoin>> {
+        let request = self.take_shared(key)?;
         let others = self.choices.contains_key(&(key.run.clone(), key.request_id.clone()));
         if !others {
             self.links.forget(key);
         }
-        Some(request.close(&self.rules, context))
+        Some(request)
     }
 
     /// Takes a request out without closing it: what links lead to it is kept, so its parts may be told again.
     pub fn take(&mut self, key: &RequestKey) -> Option<RequestJoin> {
+        self.take_shared(key).map(Arc::unwrap_or_clone)
+    }
+
+    fn take_shared(&mut self, key: &RequestKey) -> Option<Arc<RequestJoin>> {
         let open = self.open.remove(key)?;
         self.by_age.remove(&open.age);
         self.held -= open.bytes;
@@ -244,7 +268,12 @@ impl Join {
 
     /// An open request.
     pub fn get(&self, key: &RequestKey) -> Option<&RequestJoin> {
-        self.open.get(key).map(|open| &open.request)
+        self.open.get(key).map(|open| &*open.request)
+    }
+
+    /// An open request as it is now, whatever comes for it later.
+    pub fn share(&self, key: &RequestKey) -> Option<Arc<RequestJoin>> {
+        self.open.get(key).map(|open| Arc::clone(&open.request))
     }
 
     /// The request that has been open longest.
@@ -284,7 +313,7 @@ fn same_request(a: &RequestKey, b: &RequestKey) -> bool {
 
 impl RequestJoin {
     /// Everything that was told, to be told again elsewhere.
-    fn into_parts(self) -> Vec<Part> {
+    pub fn into_parts(self) -> Vec<Part> {
         let mut parts: Vec<Part> =
             self.told.into_iter().flat_map(|told| told.into_parts(self.parent.as_ref())).collect();
         parts.extend(self.spans.into_iter().map(|held| Part::Inspected(held.span, held.inspection)));
