@@ -35,6 +35,10 @@ steps! {
     LogBeforeRoll "log-before-roll" "The log's file is full and its successor does not exist."
     LogAfterCreate "log-after-create" "The successor is created and synced, its name in the folder is not."
     LogBeforeDelete "log-before-delete" "A log file is no longer needed and still there."
+    CommitBeforeWrite "commit-before-write" "Closed requests are with the writers, their files are not ended."
+    CommitAfterWrite "commit-after-write" "The data files are durable, nobody knows them."
+    CommitAfterState "commit-after-state" "It is written which requests are open, the commit has not happened."
+    CommitAfterTables "commit-after-tables" "The commit has happened, the joiner has not been told."
     LogAfterDelete "log-after-delete" "A log file is gone, the folder is not synced."
 }
 

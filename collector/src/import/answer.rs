@@ -10,32 +10,32 @@ use gatescope_routing::{
 };
 
 /// An answer of an engine, ready for the join.
-pub(super) struct Answer {
-    pub(super) run: Option<Arc<str>>,
-    pub(super) request_id: Arc<str>,
-    pub(super) model: Option<Arc<str>>,
+pub(crate) struct Answer {
+    pub(crate) run: Option<Arc<str>>,
+    pub(crate) request_id: Arc<str>,
+    pub(crate) model: Option<Arc<str>>,
     /// When the engine began it, in UTC microseconds.
-    pub(super) created_at: Option<i64>,
+    pub(crate) created_at: Option<i64>,
     /// What a prefill calls the request inside.
-    pub(super) identity: Option<KvLink>,
+    pub(crate) identity: Option<KvLink>,
     /// The prefill whose KV a decode took.
-    pub(super) link: Option<KvLink>,
-    pub(super) choices: Vec<AnsweredChoice>,
+    pub(crate) link: Option<KvLink>,
+    pub(crate) choices: Vec<AnsweredChoice>,
     /// Why nothing but whose answer it is could be used of the line.
-    pub(super) refusal: Option<RecordError>,
+    pub(crate) refusal: Option<RecordError>,
 }
 
 /// One sequence of an answer.
-pub(super) struct AnsweredChoice {
-    pub(super) choice: u32,
-    pub(super) parts: Vec<Part>,
+pub(crate) struct AnsweredChoice {
+    pub(crate) choice: u32,
+    pub(crate) parts: Vec<Part>,
     /// Why its rows are not among the parts.
-    pub(super) problem: Option<PayloadProblem>,
+    pub(crate) problem: Option<PayloadProblem>,
 }
 
 impl Answer {
     /// Looks at every id of the record's rows, which is work that need not wait for the join.
-    pub(super) fn of(record: Record) -> Self {
+    pub(crate) fn of(record: Record) -> Self {
         let Record { run, request_id, source, model, created_at, identity, link, parent, choices } = record;
         let choices = choices.into_iter().map(|answered| {
             let mut parts = vec![Part::Start(Start {

@@ -1,5 +1,7 @@
 //! What is on its way to the next commit.
 
+use std::sync::Arc;
+
 use super::{encode::Encoders, error::ImportError, session::Session, summary::Tally};
 use crate::tables::{Batch, ClosedRequest};
 
@@ -22,7 +24,7 @@ impl Session<'_> {
             Some(open) => open,
             None => {
                 let batch = self.tables.begin();
-                let encoders = Encoders::start(&batch)?;
+                let encoders = Encoders::start(&batch).map_err(ImportError::Thread)?;
                 OpenBatch { batch, encoders, requests: 0, bytes: 0, tally: Tally::default() }
             }
         };
@@ -35,7 +37,7 @@ impl Session<'_> {
         open.requests += 1;
         open.bytes += request.joined.segments.iter().map(|segment| segment.rows.bytes().len() as u64).sum::<u64>();
         let full = open.bytes > COMMIT_BYTES;
-        let writing = open.encoders.send(request);
+        let writing = open.encoders.send(Arc::new(request));
         // Where the writers are not at work any more, the commit says why.
         if full || !writing { self.commit_batch() } else { Ok(()) }
     }

@@ -110,7 +110,7 @@ pub(super) fn names(run: &str, answer: &Answer) -> Vec<u64> {
 }
 
 /// The same for equal values in every process.
-pub(super) fn fingerprint(value: &impl Hash) -> u64 {
+pub(crate) fn fingerprint(value: &impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()

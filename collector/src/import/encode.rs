@@ -7,7 +7,6 @@ use std::{
 
 use crossbeam_channel::{Receiver, Sender};
 
-use super::error::ImportError;
 use crate::tables::{Batch, BatchWriter, ClosedRequest, TablesError};
 
 /// Bytes of rows between the join and the writers.
@@ -17,21 +16,21 @@ const REQUEST_BYTES: usize = 1 << 10;
 
 /// Writes closed requests, on as many threads as there are cores. Dropped instead of finished, it gives up what is not
 /// written yet.
-pub(super) struct Encoders {
-    to_write: Option<Sender<ClosedRequest>>,
+pub(crate) struct Encoders {
+    to_write: Option<Sender<Arc<ClosedRequest>>>,
     threads: Vec<JoinHandle<Result<(), TablesError>>>,
     room: Arc<Room>,
 }
 
 impl Encoders {
     /// Starts writers into this batch.
-    pub(super) fn start(batch: &Batch) -> Result<Self, ImportError> {
+    pub(crate) fn start(batch: &Batch) -> std::io::Result<Self> {
         let (to_write, closed) = crossbeam_channel::unbounded();
         let mut encoders = Self { to_write: Some(to_write), threads: Vec::new(), room: Arc::default() };
         for _ in 0..thread::available_parallelism().map_or(1, usize::from) {
             let (writer, closed, room) = (batch.writer(), closed.clone(), Arc::clone(&encoders.room));
             let thread = thread::Builder::new().name("gatescope-write".into());
-            let thread = thread.spawn(move || write_all(writer, &closed, &room)).map_err(ImportError::Thread)?;
+            let thread = thread.spawn(move || write_all(writer, &closed, &room))?;
             encoders.threads.push(thread);
         }
         Ok(encoders)
@@ -39,18 +38,18 @@ impl Encoders {
 
     /// Hands a request over; waits while much is waiting to be written. Says whether the writers are still at work:
     /// where not, [`Self::finish`] says why.
-    pub(super) fn send(&self, request: ClosedRequest) -> bool {
+    pub(crate) fn send(&self, request: Arc<ClosedRequest>) -> bool {
         let Some(to_write) = &self.to_write else { return false };
         self.room.enter(weight(&request)) && to_write.send(request).is_ok()
     }
 
     /// Waits until all is written.
-    pub(super) fn finish(mut self) -> Result<(), ImportError> {
+    pub(crate) fn finish(mut self) -> Result<(), TablesError> {
         self.to_write = None;
         let mut result = Ok(());
         for thread in self.threads.drain(..) {
             match thread.join() {
-                Ok(ended) => result = result.and(ended.map_err(ImportError::Tables)),
+                Ok(ended) => result = result.and(ended),
                 Err(panic) => std::panic::resume_unwind(panic),
             }
         }
@@ -75,7 +74,7 @@ fn weight(request: &ClosedRequest) -> usize {
     REQUEST_BYTES + request.joined.segments.iter().map(|segment| segment.rows.bytes().len()).sum::<usize>()
 }
 
-fn write_all(mut writer: BatchWriter, closed: &Receiver<ClosedRequest>, room: &Room) -> Result<(), TablesError> {
+fn write_all(mut writer: BatchWriter, closed: &Receiver<Arc<ClosedRequest>>, room: &Room) -> Result<(), TablesError> {
     let ending = Ending(room);
     for request in closed {
         if room.state().closed {

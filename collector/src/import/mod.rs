@@ -21,21 +21,26 @@ mod blocks;
 mod close;
 mod closed;
 mod components;
-mod encode;
+pub(crate) mod encode;
 mod end;
 mod error;
 mod input;
 mod lines;
-mod models;
+pub(crate) mod models;
 mod observer;
 mod options;
 mod pipeline;
 mod session;
-mod stored;
+pub(crate) mod stored;
 mod summary;
 
 use std::{path::Path, sync::atomic::AtomicBool};
 
+pub(crate) use self::{
+    answer::{AnsweredChoice, Answer},
+    components::fingerprint,
+    pipeline::decode_bytes as decode_line,
+};
 pub use self::{
     error::ImportError,
     input::Input,

@@ -19,7 +19,7 @@ const DOUBTS: usize = 1 << 14;
 
 /// What the requests have shown of all models.
 #[derive(Debug)]
-pub(super) struct Models {
+pub(crate) struct Models {
     told: Option<Arc<ModelShape>>,
     numbers: HashMap<Instance, usize>,
     shown: Vec<Shown>,
@@ -46,7 +46,7 @@ struct Shown {
 
 /// The instances that answered a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Answerers(Vec<usize>);
+pub(crate) struct Answerers(Vec<usize>);
 
 /// A request that was closed when a layer that is all zero in it had not been seen live.
 #[derive(Debug)]
@@ -66,12 +66,12 @@ impl Doubt {
 
 impl Models {
     /// `told` is what the user says of the one model there is.
-    pub(super) fn new(told: Option<Arc<ModelShape>>) -> Self {
+    pub(crate) fn new(told: Option<Arc<ModelShape>>) -> Self {
         Self { told, numbers: HashMap::new(), shown: Vec::new(), doubts: Vec::new(), unkept: 0 }
     }
 
     /// Those of a request's sources whose rows count.
-    pub(super) fn answerers<'s>(
+    pub(crate) fn answerers<'s>(
         &mut self,
         run: &Arc<str>,
         model: Option<&Arc<str>>,
@@ -96,14 +96,14 @@ impl Models {
     }
 
     /// Layers in which each of these instances has named experts.
-    pub(super) fn live(&self, answerers: &Answerers) -> LayerSet {
+    pub(crate) fn live(&self, answerers: &Answerers) -> LayerSet {
         let mut shown = answerers.0.iter().map(|&number| &self.shown[number].live);
         let Some(first) = shown.next() else { return LayerSet::empty() };
         shown.fold(first.clone(), |both, live| both.iter().filter(|&layer| live.contains(layer)).collect())
     }
 
     /// Learns from a request, and says in which layers and in what width it is to be stored.
-    pub(super) fn learn(&mut self, answerers: &Answerers, joined: &Joined) -> (LayerSet, IdWidth) {
+    pub(crate) fn learn(&mut self, answerers: &Answerers, joined: &Joined) -> (LayerSet, IdWidth) {
         for &number in &answerers.0 {
             self.shown[number].live.union_with(&joined.live_layers);
         }

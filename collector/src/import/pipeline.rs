@@ -220,7 +220,7 @@ fn decode(line: Line, options: &RecordOptions, max_line: usize) -> Event {
 }
 
 /// Reads an answer. A panic in a decoder is that line's error, because the other lines deserve to be read.
-pub(super) fn decode_bytes(bytes: &[u8], options: &RecordOptions) -> Result<Answer, RecordError> {
+pub(crate) fn decode_bytes(bytes: &[u8], options: &RecordOptions) -> Result<Answer, RecordError> {
     let read = || match read_record(bytes, options) {
         Ok(record) => Ok(Answer::of(record)),
         Err(error) => match refused_record(bytes) {

@@ -6,7 +6,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use gatescope_routing::{
-    join::{Capture, Context, Finish, Joined, Part, Segment, Start, Status},
+    join::{Capture, Context, Finish, Joined, Part, RequestJoin, Rules, Segment, Start, Status},
     rows::Rows,
     span::{Anchor, RequestKey, Role, Source, Span, WireType},
 };
@@ -86,22 +86,42 @@ impl Session<'_> {
     /// Joins what is new with what is stored.
     fn merge(&self, shut: Shut, stored: &Stored) -> Result<Shut, ImportError> {
         let segments = self.tables.stored_rows(&stored.request)?;
-        let mut request = shut.request.unwrap_or_default();
-        for part in parts(stored, segments, &shut.joined, shut.about.wire_type) {
-            request.apply(part);
-        }
+        let request = shut.request.unwrap_or_default();
         let live = self.models.live(&shut.answerers);
         let context = Context { live_layers: Some(&live), parent: None };
-        let mut joined = request.close(self.join.rules(), &context);
-        let fresh: BTreeSet<_> = fresh(&shut.joined, stored).map(identity).collect();
-        joined.captures.retain(|capture| fresh.contains(&identity(capture)));
-        keep_comparisons(&mut joined, stored);
+        let told = Completion { stored, segments, joined: &shut.joined, wire_type: shut.about.wire_type };
+        let joined = told.complete(request, self.join.rules(), &context);
         let about = About {
             model: stored.request.model.clone().or_else(|| shut.about.model.clone()),
             started_at: stored.request.started_at.into_iter().chain(shut.about.started_at).min(),
             ..About::clone(&shut.about)
         };
         Ok(Shut { about: Arc::new(about), request: None, joined, ..shut })
+    }
+}
+
+/// What is stored of a request, and what is new of it.
+pub(crate) struct Completion<'a> {
+    pub(crate) stored: &'a Stored,
+    /// The stored rows.
+    pub(crate) segments: Vec<Segment>,
+    /// The new parts, joined by themselves.
+    pub(crate) joined: &'a Joined,
+    /// The numeric type in which new rows came.
+    pub(crate) wire_type: Option<WireType>,
+}
+
+impl Completion<'_> {
+    /// Joins what is new with what is stored. Of its captures those remain that are not stored.
+    pub(crate) fn complete(self, mut request: RequestJoin, rules: &Rules, context: &Context<'_>) -> Joined {
+        for part in parts(self.stored, self.segments, self.joined, self.wire_type) {
+            request.apply(part);
+        }
+        let mut joined = request.close(rules, context);
+        let fresh: BTreeSet<_> = fresh(self.joined, self.stored).map(identity).collect();
+        joined.captures.retain(|capture| fresh.contains(&identity(capture)));
+        keep_comparisons(&mut joined, self.stored);
+        joined
     }
 }
 
@@ -122,7 +142,7 @@ fn keep_comparisons(joined: &mut Joined, stored: &Stored) {
 }
 
 /// Whether the input says anything that is not stored.
-fn adds(joined: &Joined, stored: &Stored) -> bool {
+pub(crate) fn adds(joined: &Joined, stored: &Stored) -> bool {
     let known = &stored.request;
     fresh(joined, stored).next().is_some()
         || joined.prompt_tokens > known.prompt_tokens

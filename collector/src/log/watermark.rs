@@ -94,6 +94,15 @@ impl Watermark {
         self.wait_for(settled).await.reached(position)
     }
 
+    /// Whether records are taken.
+    ///
+    /// # Errors
+    /// When the disk refuses or the log has closed.
+    pub fn check_writable(&self) -> Result<(), NotDurable> {
+        let state = self.state.borrow().clone();
+        if state.is_writable() { Ok(()) } else { state.reached(u64::MAX).map(|_| ()) }
+    }
+
     /// Waits until the durable position is above `seen`; returns at once where it is. A failing disk makes it wait.
     ///
     /// Dropped half-way it has no effect.

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    ops::Range,
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -152,13 +153,7 @@ impl BatchWriter {
         }
         let Some(file) = self.routing.get_mut(table) else { return Ok(()) };
         for (start, rows, segment) in segments {
-            // The prompt's tokens are the first positions.
-            let prompt =
-                request.joined.prompt_tokens.unwrap_or(0).saturating_sub(*start).min(rows.len() as u32) as usize;
-            for (phase, part) in [(Phase::Prompt, 0..prompt), (Phase::Completion, prompt..rows.len())] {
-                if part.is_empty() {
-                    continue;
-                }
+            for (phase, part) in phases(request, *start, rows) {
                 let source = &segment.source;
                 let key = RunKey {
                     run: request.key.run.clone(),
@@ -168,14 +163,7 @@ impl BatchWriter {
                     role: source.role,
                     instance: source.instance.clone(),
                 };
-                let counts = self.load.of(LoadKey {
-                    minute: request.minute(),
-                    run: request.key.run.clone(),
-                    model: request.model.clone().unwrap_or_else(|| "".into()),
-                    instance: source.instance.clone(),
-                    role: source.role,
-                    phase,
-                });
+                let counts = self.load.of(LoadKey::of(request, segment, phase));
                 file.append(&key, start + part.start as u32, &rows.slice(part), counts)?;
             }
         }
@@ -226,8 +214,16 @@ impl BatchWriter {
     }
 }
 
+/// Which of the rows from `start` on are the prompt's and which the completion's.
+pub(super) fn phases(request: &ClosedRequest, start: u32, rows: &Rows) -> impl Iterator<Item = (Phase, Range<usize>)> + use<> {
+    // The prompt's tokens are the first positions.
+    let prompt = request.joined.prompt_tokens.unwrap_or(0).saturating_sub(start).min(rows.len() as u32) as usize;
+    let phases = [(Phase::Prompt, 0..prompt), (Phase::Completion, prompt..rows.len())];
+    phases.into_iter().filter(|(_, part)| !part.is_empty())
+}
+
 /// The request's rows with the first position of each, in the width that they are stored in.
-fn stored_segments(request: &ClosedRequest) -> Result<Vec<(u32, Rows, &Segment)>> {
+pub(super) fn stored_segments(request: &ClosedRequest) -> Result<Vec<(u32, Rows, &Segment)>> {
     let shape = |segment: &Segment| -> Result<RowShape> {
         let found = segment.rows.shape();
         match request.joined.shape {

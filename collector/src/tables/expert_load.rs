@@ -7,13 +7,14 @@ use arrow::{
     array::{ArrayRef, Int64Array},
     datatypes::{DataType, Field, Schema, SchemaRef},
 };
-use gatescope_routing::span::Role;
+use gatescope_routing::{join::Segment, span::Role};
 
 use super::{
     arrow_file::{ArrowFile, Columns},
     columns::{ints, texts, time, times},
     counts::LayerCounts,
     error::Result,
+    request::ClosedRequest,
     routing::Phase,
 };
 
@@ -28,6 +29,20 @@ pub(super) struct LoadKey {
     pub(super) instance: Arc<str>,
     pub(super) role: Role,
     pub(super) phase: Phase,
+}
+
+impl LoadKey {
+    /// What rows of this segment and phase count for.
+    pub(super) fn of(request: &ClosedRequest, segment: &Segment, phase: Phase) -> Self {
+        Self {
+            minute: request.minute(),
+            run: request.key.run.clone(),
+            model: request.model.clone().unwrap_or_else(|| "".into()),
+            instance: segment.source.instance.clone(),
+            role: segment.source.role,
+            phase,
+        }
+    }
 }
 
 /// Counts in memory go to the file when they are larger than this.
@@ -58,16 +73,30 @@ impl Load {
 
     /// Writes every count that is not 0 and starts anew.
     pub(super) fn write_to(&mut self, file: &mut ArrowFile<ExpertLoad>) -> Result<()> {
+        self.drain().try_for_each(|row| file.add(|columns| columns.rows.push(row)))
+    }
+
+    /// Every count that is not 0.
+    pub(super) fn into_rows(mut self) -> ExpertLoad {
+        ExpertLoad { rows: self.drain().collect() }
+    }
+
+    fn drain(&mut self) -> impl Iterator<Item = Row> {
         let mut counts: Vec<_> = self.counts.drain().collect();
         counts.sort_unstable_by(|a, b| a.0.cmp(&b.0));
-        for (key, counts) in counts {
+        counts.into_iter().flat_map(|(key, counts)| {
             let key = Arc::new(key);
-            for (layer, expert, tokens) in counts.iter() {
-                let row = Row { key: key.clone(), layer: layer as u32, expert: expert as u32, tokens };
-                file.add(|columns| columns.rows.push(row))?;
-            }
-        }
-        Ok(())
+            let rows: Vec<Row> = counts
+                .iter()
+                .map(|(layer, expert, tokens)| Row {
+                    key: key.clone(),
+                    layer: layer as u32,
+                    expert: expert as u32,
+                    tokens,
+                })
+                .collect();
+            rows
+        })
     }
 }
 

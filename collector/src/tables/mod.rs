@@ -30,6 +30,8 @@ mod counts;
 mod error;
 mod expert_load;
 mod gather;
+mod in_memory;
+mod keys;
 mod journal;
 mod lock;
 mod log;
@@ -73,6 +75,7 @@ pub use self::{
     captures::CaptureRow,
     commit::Committed,
     error::TablesError,
+    in_memory::InMemory,
     log::APPLICATION,
     request::{Arrival, ClosedRequest},
     requests::{RequestRow, StoredSegment},
