@@ -73,7 +73,7 @@ pub use self::{
     captures::CaptureRow,
     commit::Committed,
     error::TablesError,
-    log::APPLICATION,
+    log::{APPLICATION, LOG_APPLICATION},
     request::{Arrival, ClosedRequest},
     requests::{RequestRow, StoredSegment},
     routing::RoutingTable,
@@ -90,6 +90,8 @@ pub struct Tables {
     indexes: FileIndexes,
     /// The position of the last commit.
     committed: u64,
+    /// The position of the write-ahead log that the commits cover.
+    covered: Option<u64>,
     /// Whether every table has taken its part of it.
     settled: bool,
     /// The position of the last batch that was begun.
@@ -128,6 +130,7 @@ impl Tables {
             logs: BTreeMap::new(),
             indexes,
             committed: 0,
+            covered: None,
             settled: false,
             begun: 0,
         };
@@ -145,6 +148,12 @@ impl Tables {
     /// The position of the last commit; 0 before the first.
     pub fn position(&self) -> u64 {
         self.committed
+    }
+
+    /// The position of the write-ahead log that the commits cover: what is before it is in the tables. `None` where no
+    /// commit has said one, as in a folder that was only imported into.
+    pub fn log_position(&self) -> Option<u64> {
+        self.covered
     }
 
     /// A batch for the next commit. Several may be under way; they must be committed in the order of their beginnings,
