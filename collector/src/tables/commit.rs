@@ -7,12 +7,14 @@ use deltalake::kernel::{Remove, StructType, engine::arrow_conversion::TryIntoKer
 
 use super::{
     Batch, Tables,
+    arrow_file::Columns,
     error::{Context, Result, TablesError},
     fixed_tables,
     journal::{Journal, TableChange},
     log::Log,
     parquet_file::{DataFile, sync_folder},
     replace::Replacement,
+    requests::Requests,
 };
 
 /// What a commit did.
@@ -31,10 +33,29 @@ impl Tables {
     /// After an error the tables hold all of the batch or none of it, and the next commit or opening settles which;
     /// [`Self::position`] says what is sure so far.
     pub fn commit(&mut self, batch: Batch) -> Result<Committed> {
+        self.commit_batch(batch, None)
+    }
+
+    /// Commits a batch that holds everything which the write-ahead log had before `log` and earlier commits had not:
+    /// [`Self::log_position`] says `log` from the moment at which the batch is stored, and only from then.
+    ///
+    /// # Errors
+    /// As [`Self::commit`]; and [`TablesError::Covers`] where an earlier commit covers more of the log, with nothing
+    /// stored.
+    pub fn commit_covering(&mut self, batch: Batch, log: u64) -> Result<Committed> {
+        self.commit_batch(batch, Some(log))
+    }
+
+    fn commit_batch(&mut self, batch: Batch, covers: Option<u64>) -> Result<Committed> {
         if !self.settled {
             self.recover()?;
         }
-        let prepared = self.prepare(batch)?;
+        if let (Some(given), Some(covered)) = (covers, self.covered)
+            && given < covered
+        {
+            return Err(TablesError::Covers { position: batch.position(), given, covered });
+        }
+        let prepared = Prepared { covers, ..self.prepare(batch)? };
         let journal = self.write_journal(prepared)?;
         self.apply(&journal)?;
         self.settled = true;
@@ -85,7 +106,7 @@ impl Tables {
             }
         }
         sync_folder(&self.root)?;
-        Ok(Prepared { position, changes: ordered })
+        Ok(Prepared { position, covers: None, changes: ordered })
     }
 
     /// The commit point.
@@ -98,7 +119,8 @@ impl Tables {
             let folder = self.root.join(&table);
             let new_table = change.schema.filter(|_| !self.logs.contains_key(&table));
             let schema = new_table.map(|schema| delta_schema(&schema, &folder)).transpose()?;
-            tables.push(TableChange { table, schema, add, remove: change.remove });
+            let covers = prepared.covers.filter(|_| table == Requests::TABLE);
+            tables.push(TableChange { table, schema, add, remove: change.remove, covers });
             files.extend(change.add);
         }
         let journal = Journal { position, tables };
@@ -107,6 +129,7 @@ impl Tables {
             // Also where the journal may not be durable: it may be, and then names the files.
             files.into_iter().for_each(DataFile::keep);
             self.committed = position;
+            self.covered = prepared.covers.or(self.covered);
             self.settled = false;
         }
         written.map(|()| journal)
@@ -139,6 +162,7 @@ impl Tables {
             let journal = self.journals.read(position)?;
             self.apply(&journal)?;
         }
+        self.covered = self.logs.get(Requests::TABLE).and_then(Log::covers).max(self.covered);
         self.committed = self.logs.values().map(Log::position).fold(self.committed, u64::max);
         self.begun = self.begun.max(self.committed);
         self.settled = true;
@@ -148,13 +172,15 @@ impl Tables {
 
 /// A batch whose files are durable and unknown to every table.
 pub(super) struct Prepared {
-    position: u64,
-    changes: Vec<(String, Change)>,
+    pub(super) position: u64,
+    /// The position of the write-ahead log that it covers.
+    pub(super) covers: Option<u64>,
+    pub(super) changes: Vec<(String, Change)>,
 }
 
 /// What a commit does to one table, before the journal names it.
 #[derive(Default)]
-struct Change {
+pub(super) struct Change {
     /// The columns, for the case that the table does not exist yet.
     schema: Option<SchemaRef>,
     add: Vec<DataFile>,

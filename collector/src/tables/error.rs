@@ -90,6 +90,16 @@ pub enum TablesError {
     /// A request was added twice to one batch.
     #[error("request {0}: added twice to one batch")]
     Twice(RequestKey),
+    /// A commit would go back in the write-ahead log.
+    #[error("batch {position}: covers the log up to {given}; the commits before it cover it up to {covered}")]
+    Covers {
+        /// The batch's position.
+        position: u64,
+        /// The position of the log that was given.
+        given: u64,
+        /// The position that is covered already.
+        covered: u64,
+    },
     /// The batch cannot be committed.
     #[error("batch {position}: {detail}")]
     Batch {

@@ -33,6 +33,9 @@ pub(super) struct TableChange {
     pub(super) schema: Option<StructType>,
     pub(super) add: Vec<Add>,
     pub(super) remove: Vec<Remove>,
+    /// The position of the write-ahead log that the commit covers; said of `requests` alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) covers: Option<u64>,
 }
 
 /// The folder of journals.

@@ -27,6 +27,9 @@ use super::{
 /// has taken.
 pub const APPLICATION: &str = "gatescope";
 
+/// The application id under which `requests` says which position of the write-ahead log its last commit covers.
+pub const LOG_APPLICATION: &str = "gatescope.log";
+
 /// Versions between two checkpoints: what a reader has to read besides one.
 const VERSIONS_PER_CHECKPOINT: u64 = if cfg!(test) { 4 } else { 64 };
 
@@ -36,6 +39,7 @@ pub(super) struct Log {
     folder: PathBuf,
     table: DeltaTable,
     position: u64,
+    covers: Option<u64>,
 }
 
 impl Log {
@@ -52,13 +56,9 @@ impl Log {
             return Ok(None);
         }
         table.load().await.context(folder, "")?;
-        let taken = table
-            .snapshot()
-            .context(folder, "")?
-            .transaction_version(table.log_store().as_ref(), APPLICATION)
-            .await
-            .context(folder, "")?;
-        Ok(Some(Self { folder: folder.to_owned(), table, position: taken.unwrap_or(0).max(0) as u64 }))
+        let position = version_of(folder, &table, APPLICATION).await?.unwrap_or(0);
+        let covers = version_of(folder, &table, LOG_APPLICATION).await?;
+        Ok(Some(Self { folder: folder.to_owned(), table, position, covers }))
     }
 
     /// Creates the table, without rows, as plainly as Delta allows: any reader can read it.
@@ -70,7 +70,7 @@ impl Log {
             .with_save_mode(SaveMode::ErrorIfExists)
             .await
             .context(folder, "")?;
-        let log = Self { folder: folder.to_owned(), table, position: 0 };
+        let log = Self { folder: folder.to_owned(), table, position: 0, covers: None };
         log.sync_version(0)?;
         sync_folder(folder)?;
         if let Some(root) = folder.parent() {
@@ -101,6 +101,11 @@ impl Log {
         self.position
     }
 
+    /// The position of the write-ahead log that the table's commits cover.
+    pub(super) fn covers(&self) -> Option<u64> {
+        self.covers
+    }
+
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -126,11 +131,15 @@ impl Log {
         } else {
             DeltaOperation::Update { predicate: None }
         };
-        let properties = CommitProperties::default()
-            .with_application_transaction(Transaction::new(APPLICATION, position as i64))
+        let mut properties = CommitProperties::default()
+            .with_application_transaction(Transaction::new(APPLICATION, version_in_log(position)))
             // Ours are made when the commit that they hold is durable.
             .with_create_checkpoint(false)
             .with_cleanup_expired_logs(Some(false));
+        if let Some(covers) = change.covers {
+            properties =
+                properties.with_application_transaction(Transaction::new(LOG_APPLICATION, version_in_log(covers)));
+        }
         let snapshot = self.table.snapshot().context(&self.folder, "")?;
         let committed = CommitBuilder::from(properties)
             .with_actions(remove.chain(add).collect())
@@ -140,6 +149,7 @@ impl Log {
         let version = committed.version();
         self.table.state = Some(committed.snapshot());
         self.position = position;
+        self.covers = change.covers.or(self.covers);
         self.sync_version(version)?;
         if version > 0 && version.is_multiple_of(VERSIONS_PER_CHECKPOINT) {
             self.checkpoint(version).await?;
@@ -164,6 +174,18 @@ impl Log {
         sync_file(&log.join(format!("{version:020}.json")))?;
         sync_folder(&log)
     }
+}
+
+/// The version that an application has last committed.
+async fn version_of(folder: &Path, table: &DeltaTable, application: &str) -> Result<Option<u64>> {
+    let snapshot = table.snapshot().context(folder, "")?;
+    let version = snapshot.transaction_version(table.log_store().as_ref(), application).await.context(folder, "")?;
+    Ok(version.map(|version| version.max(0) as u64))
+}
+
+/// A position as Delta states versions. None comes near the end of them.
+fn version_in_log(position: u64) -> i64 {
+    i64::try_from(position).unwrap_or(i64::MAX)
 }
 
 fn sync_file(path: &Path) -> Result<()> {

@@ -76,7 +76,7 @@ pub use self::{
     commit::Committed,
     error::TablesError,
     in_memory::InMemory,
-    log::APPLICATION,
+    log::{APPLICATION, LOG_APPLICATION},
     request::{Arrival, ClosedRequest},
     requests::{RequestRow, StoredSegment},
     routing::RoutingTable,
@@ -93,6 +93,8 @@ pub struct Tables {
     indexes: FileIndexes,
     /// The position of the last commit.
     committed: u64,
+    /// The position of the write-ahead log that the commits cover.
+    covered: Option<u64>,
     /// Whether every table has taken its part of it.
     settled: bool,
     /// The position of the last batch that was begun.
@@ -131,6 +133,7 @@ impl Tables {
             logs: BTreeMap::new(),
             indexes,
             committed: 0,
+            covered: None,
             settled: false,
             begun: 0,
         };
@@ -148,6 +151,12 @@ impl Tables {
     /// The position of the last commit; 0 before the first.
     pub fn position(&self) -> u64 {
         self.committed
+    }
+
+    /// The position of the write-ahead log that the commits cover: what is before it is in the tables. `None` where no
+    /// commit has said one, as in a folder that was only imported into.
+    pub fn log_position(&self) -> Option<u64> {
+        self.covered
     }
 
     /// A batch for the next commit. Several may be under way; they must be committed in the order of their beginnings,

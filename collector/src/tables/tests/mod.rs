@@ -2,6 +2,7 @@
 
 mod commit;
 mod content;
+mod covering;
 mod crash;
 mod replace;
 
