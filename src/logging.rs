@@ -2,20 +2,24 @@
 
 use std::io::IsTerminal;
 
-use tracing_subscriber::EnvFilter;
+use opentelemetry_sdk::trace::SdkTracer;
+use tracing::Level;
+use tracing_subscriber::{EnvFilter, Layer, layer::SubscriberExt, util::SubscriberInitExt};
 
 /// The variable that says what is logged, as `info` or `gatescope_collector=debug`.
 pub(crate) const VARIABLE: &str = "GATESCOPE_LOG";
+/// The variable that says how: `text` or `json`, an object a line.
+pub(crate) const FORMAT: &str = "GATESCOPE_LOG_FORMAT";
 
-/// Starts logging as `GATESCOPE_LOG` says; warnings and errors unless told otherwise.
-pub(crate) fn start() {
-    let filter = EnvFilter::builder()
-        .with_default_directive(tracing::Level::WARN.into())
-        .with_env_var(VARIABLE)
-        .from_env_lossy();
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
+/// Starts logging as `GATESCOPE_LOG` says, else what is at least as grave as `level`. Spans go to the tracer too.
+pub(crate) fn start(level: Level, tracer: Option<SdkTracer>) {
+    let filter = EnvFilter::builder().with_default_directive(level.into()).with_env_var(VARIABLE).from_env_lossy();
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = if std::env::var(FORMAT).is_ok_and(|format| format == "json") {
+        lines.json().flatten_event(true).boxed()
+    } else {
+        lines.with_ansi(std::io::stderr().is_terminal()).boxed()
+    };
+    let traces = tracer.map(|tracer| tracing_opentelemetry::layer().with_tracer(tracer));
+    tracing_subscriber::registry().with(lines.with_filter(filter)).with(traces).init();
 }

@@ -2,9 +2,11 @@
 #![forbid(unsafe_code)]
 
 mod command;
+mod duration;
 mod logging;
 mod settings;
 mod shutdown;
+mod telemetry;
 
 use std::process::ExitCode;
 
@@ -27,7 +29,6 @@ struct CommandLine {
 }
 
 fn main() -> ExitCode {
-    logging::start();
     let command_line = CommandLine::parse();
     let settings = settings::check_environment(&CommandLine::command()).and_then(|()| Settings::load());
     match settings.and_then(|settings| command_line.command.run(&settings)) {

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::logging;
 
@@ -17,7 +17,7 @@ const FILE: &str = "gatescope.toml";
 const PREFIX: &str = "GATESCOPE_";
 
 /// What `gatescope.toml` says. A key means what the flag of that name means.
-#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Settings {
     pub(crate) data: Option<PathBuf>,
@@ -28,6 +28,13 @@ pub(crate) struct Settings {
     pub(crate) experts: Option<u32>,
     pub(crate) dense_layers: Option<String>,
     pub(crate) max_line: Option<NonZeroUsize>,
+    pub(crate) http: Option<String>,
+    pub(crate) flight: Option<String>,
+    pub(crate) join_timeout: Option<String>,
+    pub(crate) commit_interval: Option<String>,
+    pub(crate) open_memory: Option<usize>,
+    pub(crate) log_disk: Option<u64>,
+    pub(crate) otlp: Option<String>,
 }
 
 impl Settings {
@@ -56,7 +63,7 @@ impl Settings {
 
 /// Refuses variables that begin like ours and are none of `command`'s.
 pub(crate) fn check_environment(command: &clap::Command) -> anyhow::Result<()> {
-    let mut known = vec![logging::VARIABLE.to_owned()];
+    let mut known = vec![logging::VARIABLE.to_owned(), logging::FORMAT.to_owned()];
     collect_variables(command, &mut known);
     known.sort();
     known.dedup();

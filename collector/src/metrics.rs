@@ -56,7 +56,10 @@ impl Metrics {
         Self {
             received_messages: counter("gatescope_received_messages", "Messages and posted bodies that came, by kind"),
             received_bytes: bytes("gatescope_received", "Bytes of messages and posted bodies that came, by kind"),
-            received_events: counter("gatescope_received_events", "Events and recorded answers that were taken, by kind"),
+            received_events: counter(
+                "gatescope_received_events",
+                "Events and recorded answers that were taken, by kind",
+            ),
             refused: counter("gatescope_refused", "Messages, events and lines that were refused, by reason"),
             duplicates: counter("gatescope_duplicate_messages", "Messages that had been taken before"),
             ack_seconds: seconds("gatescope_ack_latency", "Time from a message's arrival until it was durable"),
@@ -73,7 +76,10 @@ impl Metrics {
             requests: counter("gatescope_requests", "Closed requests, by status"),
             positions: counter("gatescope_positions", "Positions of closed requests that have a row"),
             overlap_positions: counter("gatescope_overlap_positions", "Positions that more than one source captured"),
-            mismatched_positions: counter("gatescope_mismatched_positions", "Overlap positions in which sources differ"),
+            mismatched_positions: counter(
+                "gatescope_mismatched_positions",
+                "Overlap positions in which sources differ",
+            ),
             findings: counter("gatescope_row_mismatches", "Findings in closed requests, by check and severity"),
             duplicate_requests: counter("gatescope_duplicate_requests", "Closed requests that were stored before"),
             commits: counter("gatescope_commits", "Commits to the tables"),

@@ -1,6 +1,6 @@
 //! `gatescope import`: recorded engine responses into a data folder.
 
-mod model;
+pub(crate) mod model;
 mod progress;
 mod report;
 
@@ -58,11 +58,32 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum PolicyName {
+pub(crate) enum PolicyName {
     /// Prefill's row where prefill has one, else decode's
     Prefill,
     /// The row of the instance whose KV the answer used: decode's from its first forward on
     Kv,
+}
+
+impl PolicyName {
+    /// The flag's, else the file's, else the default.
+    pub(crate) fn of(flag: Option<Self>, settings: &Settings) -> anyhow::Result<Self> {
+        match (flag, settings.policy.as_deref()) {
+            (Some(policy), _) => Ok(policy),
+            (None, Some(name)) => Self::from_str(name, false)
+                .map_err(|_| anyhow::anyhow!("gatescope.toml: policy {name:?}: expected prefill or kv")),
+            (None, None) => Ok(Self::Prefill),
+        }
+    }
+}
+
+impl From<PolicyName> for Policy {
+    fn from(name: PolicyName) -> Self {
+        match name {
+            PolicyName::Prefill => Self::Prefill,
+            PolicyName::Kv => Self::Kv,
+        }
+    }
 }
 
 /// Runs the command.
@@ -82,21 +103,13 @@ pub(crate) fn run(arguments: Arguments, settings: &Settings) -> anyhow::Result<E
 }
 
 fn options(arguments: &Arguments, settings: &Settings) -> anyhow::Result<ImportOptions> {
-    let policy = match (arguments.policy, settings.policy.as_deref()) {
-        (Some(policy), _) => policy,
-        (None, Some(name)) => PolicyName::from_str(name, false)
-            .map_err(|_| anyhow::anyhow!("gatescope.toml: policy {name:?}: expected prefill or kv"))?,
-        (None, None) => PolicyName::Prefill,
-    };
+    let policy = PolicyName::of(arguments.policy, settings)?;
     let (row_shape, model) = arguments.model.describe(settings)?;
     let run = arguments.run.as_deref().or(settings.run.as_deref()).unwrap_or("default");
     let max_line = arguments.max_line.or(settings.max_line).unwrap_or(ImportOptions::MAX_LINE);
     Ok(ImportOptions {
         run: run.into(),
-        policy: match policy {
-            PolicyName::Prefill => Policy::Prefill,
-            PolicyName::Kv => Policy::Kv,
-        },
+        policy: policy.into(),
         model: model.map(Arc::new),
         row_shape,
         strict: arguments.strict,

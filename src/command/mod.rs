@@ -4,14 +4,16 @@ mod check;
 mod engine;
 mod import;
 mod output;
+mod serve;
 mod sql;
 
 use std::{path::PathBuf, process::ExitCode};
 
 use clap::Subcommand;
+use tracing::Level;
 
 use self::engine::Engine;
-use crate::settings::Settings;
+use crate::{logging, settings::Settings};
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -19,15 +21,20 @@ pub(crate) enum Command {
     Import(import::Arguments),
     Sql(sql::Arguments),
     Check(check::Arguments),
+    Serve(Box<serve::Arguments>),
 }
 
 impl Command {
     /// Runs the command. An error is fatal (exit code 2).
     pub(crate) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
+        if !matches!(self, Self::Serve(_)) {
+            logging::start(Level::WARN, None);
+        }
         match self {
             Self::Import(arguments) => import::run(arguments, settings),
             Self::Sql(arguments) => sql::run(arguments, settings),
             Self::Check(arguments) => check::run(arguments, settings),
+            Self::Serve(arguments) => serve::run(*arguments, settings),
         }
     }
 }

@@ -186,6 +186,17 @@ pub fn write_stream(schema: &[u8], header: &[u8], body: &[u8]) -> Vec<u8> {
 /// Before each message of a stream.
 const CONTINUATION: u32 = 0xffff_ffff;
 
+/// A batch as an Arrow IPC stream of its own: what a log keeps of one that did not come in a stream of messages.
+pub fn stream_of(batch: &RecordBatch) -> Result<Vec<u8>, WireError> {
+    let encoded = IpcDataGenerator::default().schema_to_bytes_with_dictionary_tracker(
+        &batch.schema(),
+        &mut DictionaryTracker::new(false),
+        &options()?,
+    );
+    let (header, body) = batch_message(batch)?;
+    Ok(write_stream(&encoded.ipc_message, &header, &body))
+}
+
 /// Reads the batches of a whole Arrow IPC stream (the *streaming format*: a schema, then batches).
 ///
 /// # Errors

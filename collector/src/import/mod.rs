@@ -37,7 +37,7 @@ mod summary;
 use std::{path::Path, sync::atomic::AtomicBool};
 
 pub(crate) use self::{
-    answer::{AnsweredChoice, Answer},
+    answer::{Answer, AnsweredChoice},
     components::fingerprint,
     pipeline::decode_bytes as decode_line,
 };

@@ -151,12 +151,7 @@ impl Committer {
         }
     }
 
-    fn commit(
-        &mut self,
-        closed: &Closed,
-        writing: Option<(Batch, Encoders)>,
-        state: &State,
-    ) -> Result<u64, LiveError> {
+    fn commit(&mut self, closed: &Closed, writing: Option<(Batch, Encoders)>, state: &State) -> Result<u64, LiveError> {
         // An attempt whose outcome was not known may have happened.
         if self.tables.log_position() == Some(state.position) {
             return Ok(self.tables.position());
@@ -201,12 +196,8 @@ impl Committer {
             match stored.remove(&about.key) {
                 Some(stored) if adds(&unsure.joined, &stored) => {
                     let segments = self.tables.stored_rows(&stored.request)?;
-                    let completion = Completion {
-                        stored: &stored,
-                        segments,
-                        joined: &unsure.joined,
-                        wire_type: about.wire_type,
-                    };
+                    let completion =
+                        Completion { stored: &stored, segments, joined: &unsure.joined, wire_type: about.wire_type };
                     let request = RequestJoin::clone(&unsure.request);
                     let joined = completion.complete(request, &about.rules(), &about.context());
                     let mut about = about.clone();

@@ -5,7 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::{log::{LogError, NotDurable}, tables::TablesError};
+use crate::{
+    log::{LogError, NotDurable},
+    tables::TablesError,
+};
 
 /// Why the collector could not start, or not go on.
 #[derive(Debug, thiserror::Error)]
@@ -50,7 +53,9 @@ pub enum LiveError {
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
     /// It did not end in time.
-    #[error("stopping took longer than {0:?}: what is not in the tables is in the log, and the next start goes on from it")]
+    #[error(
+        "stopping took longer than {0:?}: what is not in the tables is in the log, and the next start goes on from it"
+    )]
     StopTooSlow(std::time::Duration),
     /// It stopped before.
     #[error("the collector has stopped")]

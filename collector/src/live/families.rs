@@ -105,7 +105,13 @@ pub(super) struct Families {
 
 impl Families {
     /// The family of this name, which is opened where there is none. `position` is the record that tells of it.
-    pub(super) fn of(&mut self, name: &Name, position: u64, now: Instant, patience: Duration) -> (FamilyId, &mut Family) {
+    pub(super) fn of(
+        &mut self,
+        name: &Name,
+        position: u64,
+        now: Instant,
+        patience: Duration,
+    ) -> (FamilyId, &mut Family) {
         let id = match self.by_name.get(name) {
             Some(&id) => id,
             None => {
@@ -200,14 +206,6 @@ impl Families {
     /// All open families, the one that has been open longest first.
     pub(super) fn by_age(&self) -> impl Iterator<Item = FamilyId> {
         self.by_first.iter().map(|(_, id)| *id)
-    }
-
-    /// How long a family waits for more from now on.
-    pub(super) fn wait(&mut self, id: FamilyId, patience: Duration) {
-        if let Some(family) = self.open.get_mut(&id) {
-            family.patience = patience;
-            self.checks.insert((family.told_at + patience, id));
-        }
     }
 
     /// The names of all open families.

@@ -14,13 +14,7 @@ use gatescope_wire::MessageId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use uuid::Uuid;
 
-use super::{
-    Options,
-    joiner::Received,
-    record::Header,
-    state::AgentSeen,
-    told::Told,
-};
+use super::{Options, joiner::Received, record::Header, state::AgentSeen, told::Told};
 use crate::{
     log::{AppendError, Log, Watermark},
     metrics::Metrics,

@@ -43,13 +43,6 @@ use gatescope_routing::{
 };
 use tokio::sync::{Semaphore, oneshot};
 
-pub use self::{
-    error::LiveError,
-    intake::{Intake, NotTaken},
-    record::RecordError,
-    view::View,
-};
-pub(crate) use self::{intake::Turn, joiner::Received, state::AgentSeen};
 use self::{
     committer::Committer,
     intake::Agents,
@@ -57,6 +50,13 @@ use self::{
     known::Known,
     state::{State, States},
 };
+pub use self::{
+    error::LiveError,
+    intake::{Intake, NotTaken},
+    record::RecordError,
+    view::View,
+};
+pub(crate) use self::{intake::Turn, state::AgentSeen};
 use crate::{
     log::{self, Log},
     metrics::Metrics,

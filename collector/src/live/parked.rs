@@ -270,7 +270,8 @@ impl Parking {
     }
 
     /// Bytes of the file, those that are needed no more among them.
-    pub(super) fn file_bytes(&self) -> u64 {
+    #[cfg(test)]
+    fn file_bytes(&self) -> u64 {
         self.end
     }
 }
@@ -302,9 +303,19 @@ mod tests {
             }),
             Part::Span(span(Anchor::Start(4))),
             Part::Span(span(Anchor::End { completion_tokens: 3 })),
-            Part::Block(BlockReference { source: source.clone(), start: 6, hash: BlockHash([1][..].into()), generation: 3 }),
+            Part::Block(BlockReference {
+                source: source.clone(),
+                start: 6,
+                hash: BlockHash([1][..].into()),
+                generation: 3,
+            }),
             Part::Lost(Lost { source: source.clone(), start: 8, positions: 2 }),
-            Part::Finish(Finish { source, prompt_tokens: None, completion_tokens: Some(9), uniform_prompt: Some(false) }),
+            Part::Finish(Finish {
+                source,
+                prompt_tokens: None,
+                completion_tokens: Some(9),
+                uniform_prompt: Some(false),
+            }),
         ]
     }
 

@@ -2,13 +2,7 @@
 
 use futures::executor::block_on;
 
-use super::{
-    error::LiveError,
-    intake::Intake,
-    record::Header,
-    joiner::Received,
-    state::AgentSeen,
-};
+use super::{error::LiveError, intake::Intake, joiner::Received, record::Header, state::AgentSeen};
 use crate::log::{Lost, Replay};
 
 /// A replay under way.
@@ -23,7 +17,10 @@ impl Replaying {
     /// Hands every record to the joiner, then lets the intake take what comes.
     pub(super) fn run(mut self) -> Result<(), LiveError> {
         if let Some(cut) = self.replay.cut() {
-            tracing::info!(?cut, "a crash left half-written bytes at the end of the log: cut off, nobody was told of them");
+            tracing::info!(
+                ?cut,
+                "a crash left half-written bytes at the end of the log: cut off, nobody was told of them"
+            );
         }
         let mut records = 0u64;
         let mut told_lost = 0;
@@ -32,8 +29,14 @@ impl Replaying {
             told_lost = tell_lost(self.replay.lost(), told_lost);
             records += 1;
             let room = block_on(self.intake.room(record.bytes.len())).ok();
-            let mut received =
-                Received { position: record.position, at: 0, told: Vec::new(), replayed: true, agent: None, _room: room };
+            let mut received = Received {
+                position: record.position,
+                at: 0,
+                told: Vec::new(),
+                replayed: true,
+                agent: None,
+                _room: room,
+            };
             let read = Header::read(record.bytes).and_then(|(header, body)| {
                 received.at = header.at;
                 received.agent = header.message.clone().map(|message| AgentSeen {
@@ -55,14 +58,8 @@ impl Replaying {
         tell_lost(self.replay.lost(), told_lost);
         if self.last > 0 {
             // Where the last records were lost, the joiner goes on behind them.
-            let end = Received {
-                position: self.last,
-                at: 0,
-                told: Vec::new(),
-                replayed: true,
-                agent: None,
-                _room: None,
-            };
+            let end =
+                Received { position: self.last, at: 0, told: Vec::new(), replayed: true, agent: None, _room: None };
             self.intake.hand_over(end);
         }
         if records > 0 {

@@ -215,7 +215,11 @@ impl BatchWriter {
 }
 
 /// Which of the rows from `start` on are the prompt's and which the completion's.
-pub(super) fn phases(request: &ClosedRequest, start: u32, rows: &Rows) -> impl Iterator<Item = (Phase, Range<usize>)> + use<> {
+pub(super) fn phases(
+    request: &ClosedRequest,
+    start: u32,
+    rows: &Rows,
+) -> impl Iterator<Item = (Phase, Range<usize>)> + use<> {
     // The prompt's tokens are the first positions.
     let prompt = request.joined.prompt_tokens.unwrap_or(0).saturating_sub(start).min(rows.len() as u32) as usize;
     let phases = [(Phase::Prompt, 0..prompt), (Phase::Completion, prompt..rows.len())];

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use arrow::{
-    array::{Array, ArrayRef, FixedSizeBinaryArray, RecordBatch, RecordBatchOptions, StringArray},
+    array::{ArrayRef, FixedSizeBinaryArray, RecordBatch, RecordBatchOptions, StringArray},
     buffer::Buffer,
     datatypes::SchemaRef,
 };

@@ -11,7 +11,7 @@ use gatescope_routing::{
 use crate::settings::Settings;
 
 #[derive(Debug, clap::Args)]
-pub(super) struct ModelArguments {
+pub(crate) struct ModelArguments {
     /// The model's config.json, as Hugging Face keeps it with the weights: says layers, experts and which layers are dense
     #[arg(long, value_name = "FILE", env = "GATESCOPE_MODEL_CONFIG", hide_env_values = true)]
     model_config: Option<PathBuf>,
@@ -28,7 +28,7 @@ pub(super) struct ModelArguments {
 
 impl ModelArguments {
     /// The geometry of a row and the model, as far as they were described: by the arguments, else by the settings.
-    pub(super) fn describe(&self, settings: &Settings) -> anyhow::Result<(Option<RowShape>, Option<ModelShape>)> {
+    pub(crate) fn describe(&self, settings: &Settings) -> anyhow::Result<(Option<RowShape>, Option<ModelShape>)> {
         let described = self.model_config.is_some() || self.shape.is_some();
         // One source describes the whole model: a shape from here and experts from there would fit by luck only.
         let (config, shape, experts, dense) = if described {

@@ -1,0 +1,165 @@
+//! What `serve` is told: flags before the environment before `gatescope.toml` before defaults.
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::Context;
+use gatescope_collector::live::Options;
+use gatescope_routing::{ModelShape, Policy, RowShape};
+
+use crate::{
+    command::{
+        DataFolder,
+        import::{PolicyName, model::ModelArguments},
+    },
+    duration,
+    settings::Settings,
+};
+
+/// Run the collector: agents stream routing rows in, everything acknowledged is durable, joined and in SQL
+///
+/// One process, one data folder, nothing else to install. Agents send to the Flight port; recorded answers can be posted
+/// to /api/v1/responses. GET /readyz says whether the log is replayed and writable.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Examples:
+  gatescope serve
+  gatescope serve --data /srv/routing --flight 0.0.0.0:7879 --join-timeout 2m
+  curl --data-binary @responses.jsonl http://127.0.0.1:7878/api/v1/responses
+  gatescope serve --print-config > gatescope.toml
+
+SIGTERM ends it: what was acknowledged is joined and committed first. Requests that are still open are kept in the log.
+Exit codes: 0 stopped as told, 2 could not start or not go on.")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    data: DataFolder,
+    /// Where HTTP listens [default: 127.0.0.1:7878]
+    #[arg(long, value_name = "HOST:PORT", env = "GATESCOPE_HTTP", hide_env_values = true)]
+    http: Option<SocketAddr>,
+    /// Where Arrow Flight listens [default: 127.0.0.1:7879]
+    #[arg(long, value_name = "HOST:PORT", env = "GATESCOPE_FLIGHT", hide_env_values = true)]
+    flight: Option<SocketAddr>,
+    /// Whose row is accepted where prefill and decode both have one [default: prefill]
+    #[arg(long, env = "GATESCOPE_POLICY", hide_env_values = true)]
+    policy: Option<PolicyName>,
+    #[command(flatten)]
+    model: ModelArguments,
+    /// A request is closed as it is when nothing came for it for so long [default: 10m]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, env = "GATESCOPE_JOIN_TIMEOUT", hide_env_values = true)]
+    join_timeout: Option<Duration>,
+    /// How often closed requests are committed to the tables [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, env = "GATESCOPE_COMMIT_INTERVAL", hide_env_values = true)]
+    commit_interval: Option<Duration>,
+    /// Memory for rows of open requests, in MiB; above it the oldest go to a temporary file [default: 256]
+    #[arg(long, value_name = "MIB", env = "GATESCOPE_OPEN_MEMORY", hide_env_values = true)]
+    open_memory: Option<usize>,
+    /// Most disk for the write-ahead log, in MiB; above it nothing more is acknowledged [default: no limit]
+    #[arg(long, value_name = "MIB", env = "GATESCOPE_LOG_DISK", hide_env_values = true)]
+    log_disk: Option<u64>,
+    /// Send metrics and traces to this OTLP collector, as http://HOST:4317
+    #[arg(long, value_name = "URL", env = "GATESCOPE_OTLP", hide_env_values = true)]
+    otlp: Option<String>,
+    /// Go on past damage in the write-ahead log, and report what is lost
+    #[arg(long)]
+    salvage: bool,
+    /// Print the configuration as gatescope.toml and end
+    #[arg(long)]
+    pub(super) print_config: bool,
+}
+
+/// What holds.
+#[derive(Debug)]
+pub(super) struct Configuration {
+    pub(super) data: PathBuf,
+    pub(super) http: SocketAddr,
+    pub(super) flight: SocketAddr,
+    policy: PolicyName,
+    model: Option<Arc<ModelShape>>,
+    row_shape: Option<RowShape>,
+    join_timeout: Duration,
+    commit_interval: Duration,
+    open_memory: usize,
+    log_disk: Option<u64>,
+    pub(super) otlp: Option<String>,
+    salvage: bool,
+    /// As it is printed.
+    settings: Settings,
+}
+
+impl Configuration {
+    pub(super) fn of(arguments: Arguments, settings: &Settings) -> anyhow::Result<Self> {
+        let address = |flag: Option<SocketAddr>, key: &str, file: &Option<String>, port: u16| {
+            let default = SocketAddr::from(([127, 0, 0, 1], port));
+            match (flag, file) {
+                (Some(address), _) => Ok(address),
+                (None, Some(text)) => {
+                    text.parse().with_context(|| format!("gatescope.toml: {key} {text:?}: expected HOST:PORT"))
+                }
+                (None, None) => Ok(default),
+            }
+        };
+        let time = |flag: Option<Duration>, key: &str, file: &Option<String>, default: u64| match (flag, file) {
+            (Some(time), _) => Ok(time),
+            (None, Some(text)) => {
+                duration::parse(text).map_err(|error| anyhow::anyhow!("gatescope.toml: {key} {error}"))
+            }
+            (None, None) => Ok(Duration::from_secs(default)),
+        };
+        let (row_shape, model) = arguments.model.describe(settings)?;
+        let http = address(arguments.http, "http", &settings.http, 7878)?;
+        let flight = address(arguments.flight, "flight", &settings.flight, 7879)?;
+        let policy = PolicyName::of(arguments.policy, settings)?;
+        let join_timeout = time(arguments.join_timeout, "join-timeout", &settings.join_timeout, 600)?;
+        let commit_interval = time(arguments.commit_interval, "commit-interval", &settings.commit_interval, 10)?;
+        let open_memory = arguments.open_memory.or(settings.open_memory).unwrap_or(256);
+        let log_disk = arguments.log_disk.or(settings.log_disk);
+        let otlp = arguments.otlp.or_else(|| settings.otlp.clone());
+        let data = arguments.data.path(settings);
+        let settings = Settings {
+            data: Some(data.clone()),
+            http: Some(http.to_string()),
+            flight: Some(flight.to_string()),
+            policy: Some(Policy::from(policy).name().to_owned()),
+            join_timeout: Some(duration::text(join_timeout)),
+            commit_interval: Some(duration::text(commit_interval)),
+            open_memory: Some(open_memory),
+            log_disk,
+            otlp: otlp.clone(),
+            ..settings.clone()
+        };
+        Ok(Self {
+            data,
+            http,
+            flight,
+            policy,
+            model: model.map(Arc::new),
+            row_shape,
+            join_timeout,
+            commit_interval,
+            open_memory,
+            log_disk,
+            otlp,
+            salvage: arguments.salvage,
+            settings,
+        })
+    }
+
+    /// As `gatescope.toml` would say it.
+    pub(super) fn toml(&self) -> anyhow::Result<String> {
+        toml::to_string(&self.settings).context("printing the configuration")
+    }
+
+    /// What the collector is told.
+    pub(super) fn collector(&self) -> Options {
+        let mut options = Options {
+            policy: self.policy.into(),
+            model: self.model.clone(),
+            row_shape: self.row_shape,
+            join_timeout: self.join_timeout,
+            commit_interval: self.commit_interval,
+            open_bytes: self.open_memory.saturating_mul(1 << 20),
+            ..Options::default()
+        };
+        options.log.salvage = self.salvage;
+        options.log.disk_bytes = self.log_disk.map(|mebibytes| mebibytes.saturating_mul(1 << 20));
+        options
+    }
+}
