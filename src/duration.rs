@@ -21,7 +21,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
 /// Writes a time so that [`parse`] reads it.
 pub(crate) fn text(duration: Duration) -> String {
     let millis = duration.as_millis();
-    if millis % 1_000 == 0 { format!("{}s", millis / 1_000) } else { format!("{millis}ms") }
+    if millis.is_multiple_of(1_000) { format!("{}s", millis / 1_000) } else { format!("{millis}ms") }
 }
 
 #[cfg(test)]

@@ -11,9 +11,13 @@ pub(crate) const VARIABLE: &str = "GATESCOPE_LOG";
 /// The variable that says how: `text` or `json`, an object a line.
 pub(crate) const FORMAT: &str = "GATESCOPE_LOG_FORMAT";
 
-/// Starts logging as `GATESCOPE_LOG` says, else what is at least as grave as `level`. Spans go to the tracer too.
+/// Starts logging as `GATESCOPE_LOG` says, else what is at least as grave as `level` of our own. Spans go to the tracer too.
 pub(crate) fn start(level: Level, tracer: Option<SdkTracer>) {
-    let filter = EnvFilter::builder().with_default_directive(level.into()).with_env_var(VARIABLE).from_env_lossy();
+    let filter = match std::env::var(VARIABLE) {
+        Ok(told) => EnvFilter::new(told),
+        // Libraries tell more than anyone wants to know.
+        Err(_) => EnvFilter::new(format!("warn,gatescope={level}")),
+    };
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
     let lines = if std::env::var(FORMAT).is_ok_and(|format| format == "json") {
         lines.json().flatten_event(true).boxed()

@@ -89,6 +89,7 @@ pub(super) struct Joiner {
     held_back: Vec<FamilyId>,
     number: u64,
     committed_at: Instant,
+    told_open_at: Instant,
     stopping: Option<u64>,
 }
 
@@ -129,6 +130,7 @@ impl Joiner {
             held_back: Vec::new(),
             number,
             committed_at: Instant::now(),
+            told_open_at: Instant::now(),
             stopping: None,
             options,
             metrics,
@@ -165,6 +167,7 @@ impl Joiner {
             }
             let now = Instant::now();
             self.close_quiet(now);
+            self.tell_open(now);
             self.commit_when_due(now);
             if self.is_done() {
                 return;
@@ -358,9 +361,15 @@ impl Joiner {
         let _ = self.to_commit.send(ToCommit::Barrier(Box::new(Barrier { state })));
     }
 
+    fn tell_open(&mut self, now: Instant) {
+        if now.duration_since(self.told_open_at) >= TICK {
+            self.told_open_at = now;
+            self.metrics.open(self.families.len() as u64, self.join.held_bytes() as u64);
+        }
+    }
+
     /// Parks the oldest open requests while those in memory weigh too much.
     fn make_room(&mut self) {
-        self.metrics.open(self.families.len() as u64, self.join.held_bytes() as u64);
         if self.join.held_bytes() + OPEN_BYTES * self.join.len() <= self.options.open_bytes {
             return;
         }
