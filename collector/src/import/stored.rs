@@ -113,8 +113,11 @@ pub(crate) struct Completion<'a> {
 
 impl Completion<'_> {
     /// Joins what is new with what is stored. Of its captures those remain that are not stored.
-    pub(crate) fn complete(self, mut request: RequestJoin, rules: &Rules, context: &Context<'_>) -> Joined {
-        for part in parts(self.stored, self.segments, self.joined, self.wire_type) {
+    pub(crate) fn complete(self, new: RequestJoin, rules: &Rules, context: &Context<'_>) -> Joined {
+        let mut request = RequestJoin::default();
+        // What is stored came first: of one instance the first rows stay.
+        let stored = parts(self.stored, self.segments, self.joined, self.wire_type);
+        for part in stored.into_iter().chain(new.into_parts()) {
             request.apply(part);
         }
         let mut joined = request.close(rules, context);

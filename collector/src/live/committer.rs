@@ -131,8 +131,13 @@ impl Committer {
         state: &State,
     ) -> Option<u64> {
         let begun = Instant::now();
+        let before = self.tables.position();
         let mut wait = RETRY;
         loop {
+            // An attempt that failed may have happened all the same.
+            if self.tables.position() > before {
+                return Some(self.tables.position());
+            }
             match self.commit(closed, writing.take(), state) {
                 Ok(number) => {
                     self.metrics.committed(closed.requests.len() as u64, begun.elapsed());
@@ -152,10 +157,6 @@ impl Committer {
     }
 
     fn commit(&mut self, closed: &Closed, writing: Option<(Batch, Encoders)>, state: &State) -> Result<u64, LiveError> {
-        // An attempt whose outcome was not known may have happened.
-        if self.tables.log_position() == Some(state.position) {
-            return Ok(self.tables.position());
-        }
         let (batch, encoders) = match writing {
             Some(writing) => writing,
             None => {

@@ -53,6 +53,8 @@ pub(super) struct Family {
     pub(super) wire_type: Option<WireType>,
     /// Whether one of its requests was closed before: what comes now is late.
     pub(super) is_late: bool,
+    /// Whether an instance that ends requests has finished it: it may be whole with every part that comes.
+    pub(super) has_ended: bool,
     /// Parts that memory had no room for.
     pub(super) parked: Vec<(RequestKey, Parked)>,
 }
@@ -72,6 +74,7 @@ impl Family {
         self.arrived.extend(other.arrived);
         self.wire_type = self.wire_type.or(other.wire_type);
         self.is_late |= other.is_late;
+        self.has_ended |= other.has_ended;
         self.parked.extend(other.parked);
     }
 
@@ -135,6 +138,7 @@ impl Families {
             arrived: Vec::new(),
             wire_type: None,
             is_late: false,
+            has_ended: false,
             parked: Vec::new(),
         });
         family.told_at = now;

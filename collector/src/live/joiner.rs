@@ -255,7 +255,6 @@ impl Joiner {
         family.model = family.model.take().or(model);
         family.began(began_at);
         family.finished(finished_at);
-        let mut ends = false;
         for part in &parts {
             match part {
                 Part::Inspected(span, inspection) => {
@@ -263,14 +262,16 @@ impl Joiner {
                     family.arrived.push(Arrived { payload_hash, at, position });
                     family.wire_type.get_or_insert(span.wire_type);
                 }
-                Part::Finish(finish) => ends |= matches!(finish.source.role, Role::Decode | Role::Colocated),
+                Part::Finish(finish) => {
+                    family.has_ended |= matches!(finish.source.role, Role::Decode | Role::Colocated);
+                }
                 _ => {}
             }
         }
         if is_late {
             self.metrics.late(parts.len() as u64);
         }
-        if ends {
+        if family.has_ended {
             self.unpark(id);
         }
         for part in parts {
@@ -282,6 +283,12 @@ impl Joiner {
         ];
         for other in others.into_iter().flatten() {
             self.families.unite(&own_name, &name_of(&other));
+        }
+        // What a link has brought together may be whole.
+        if let Some(id) = self.families.find(&own_name)
+            && self.families.get(id).is_some_and(|family| family.has_ended)
+        {
+            self.unpark(id);
         }
     }
 

@@ -22,6 +22,8 @@ mod pending;
 pub(crate) mod record;
 mod replay;
 mod state;
+#[cfg(test)]
+mod tests;
 pub(crate) mod told;
 mod view;
 
