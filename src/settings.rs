@@ -64,6 +64,8 @@ impl Settings {
 /// Refuses variables that begin like ours and are none of `command`'s.
 pub(crate) fn check_environment(command: &clap::Command) -> anyhow::Result<()> {
     let mut known = vec![logging::VARIABLE.to_owned(), logging::FORMAT.to_owned()];
+    #[cfg(feature = "fail-points")]
+    known.extend(gatescope_collector::fail_point::VARIABLES.map(str::to_owned));
     collect_variables(command, &mut known);
     known.sort();
     known.dedup();

@@ -5,6 +5,11 @@
 //! buffers run) when that step is reached for the n-th time, the first where `n` is left out. A test that kills the
 //! process at each of [`Step::ALL`] and compares what is there afterwards has tried every order that matters.
 
+/// What crash tests set in the environment.
+#[cfg(feature = "fail-points")]
+pub const VARIABLES: [&str; 3] =
+    ["GATESCOPE_FAIL_POINT", "GATESCOPE_LOG_HOLD_UNSYNCED", "GATESCOPE_LOG_ACKNOWLEDGE_BEFORE_SYNC"];
+
 /// One line a step: the variant, its name in the environment, when it is reached.
 macro_rules! steps {
     ($($variant:ident $name:literal $when:literal)+) => {

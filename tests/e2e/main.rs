@@ -8,6 +8,7 @@ mod import;
 mod layers;
 mod lines;
 mod links;
+mod live;
 mod payload;
 mod refusals;
 mod settings;

@@ -54,6 +54,7 @@ impl Acknowledger {
         let mut open = true;
         loop {
             let mut news = News::default();
+            let intake = self.intake.clone();
             while !self.collect(&watermark, &mut news, open) {
                 let seen = watermark.now();
                 tokio::select! {
@@ -69,6 +70,10 @@ impl Acknowledger {
                             self.waiting.clear();
                             break;
                         }
+                    }
+                    () = intake.closed(), if self.waiting.is_empty() => {
+                        news.has_ended = Some(Some(Status::unavailable("the collector is stopping")));
+                        break;
                     }
                 }
             }

@@ -11,7 +11,7 @@ use std::{
 use crossbeam_channel::Sender;
 use gatescope_routing::record::RecordOptions;
 use gatescope_wire::MessageId;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use uuid::Uuid;
 
 use super::{Options, joiner::Received, record::Header, state::AgentSeen, told::Told};
@@ -60,7 +60,7 @@ struct Shared {
     streams: AtomicU64,
     record_options: RecordOptions,
     is_replayed: AtomicBool,
-    is_closed: AtomicBool,
+    is_closed: watch::Sender<bool>,
     metrics: Arc<Metrics>,
 }
 
@@ -82,7 +82,7 @@ impl Intake {
             streams: AtomicU64::new(0),
             record_options: options.record_options(),
             is_replayed: AtomicBool::new(false),
-            is_closed: AtomicBool::new(false),
+            is_closed: watch::Sender::new(false),
             metrics,
         };
         Self { shared: Arc::new(shared) }
@@ -112,7 +112,7 @@ impl Intake {
     /// # Errors
     /// While the log is replayed and when the collector stops.
     pub fn check_ready(&self) -> Result<(), NotTaken> {
-        if self.shared.is_closed.load(Ordering::Acquire) {
+        if *self.shared.is_closed.borrow() {
             return Err(NotTaken::NotReady("is stopping"));
         }
         if !self.shared.is_replayed.load(Ordering::Acquire) {
@@ -128,6 +128,12 @@ impl Intake {
     pub fn check_writable(&self) -> Result<(), String> {
         self.check_ready().map_err(|error| error.to_string())?;
         self.shared.log.watermark().check_writable().map_err(|error| error.to_string())
+    }
+
+    /// Waits until the collector stops.
+    pub(crate) async fn closed(&self) {
+        // The sender lives as long as `self`.
+        let _ = self.shared.is_closed.subscribe().wait_for(|closed| *closed).await;
     }
 
     /// What the log has durably.
@@ -159,7 +165,7 @@ impl Intake {
     }
 
     pub(super) fn close(&self) {
-        self.shared.is_closed.store(true, Ordering::Release);
+        self.shared.is_closed.send_replace(true);
         self.shared.room.close();
     }
 

@@ -54,6 +54,9 @@ pub(crate) struct Arguments {
     /// Most disk for the write-ahead log, in MiB; above it nothing more is acknowledged [default: no limit]
     #[arg(long, value_name = "MIB", env = "GATESCOPE_LOG_DISK", hide_env_values = true)]
     log_disk: Option<u64>,
+    /// A log file of this size gets no more records
+    #[arg(long, value_name = "BYTES", hide = true)]
+    log_file_bytes: Option<u64>,
     /// Send metrics and traces to this OTLP collector, as http://HOST:4317
     #[arg(long, value_name = "URL", env = "GATESCOPE_OTLP", hide_env_values = true)]
     otlp: Option<String>,
@@ -78,6 +81,7 @@ pub(super) struct Configuration {
     commit_interval: Duration,
     open_memory: usize,
     log_disk: Option<u64>,
+    log_file_bytes: Option<u64>,
     pub(super) otlp: Option<String>,
     salvage: bool,
     /// As it is printed.
@@ -136,6 +140,7 @@ impl Configuration {
             commit_interval,
             open_memory,
             log_disk,
+            log_file_bytes: arguments.log_file_bytes,
             otlp,
             salvage: arguments.salvage,
             settings,
@@ -159,6 +164,7 @@ impl Configuration {
             ..Options::default()
         };
         options.log.salvage = self.salvage;
+        options.log.roll_bytes = self.log_file_bytes.unwrap_or(options.log.roll_bytes);
         options.log.disk_bytes = self.log_disk.map(|mebibytes| mebibytes.saturating_mul(1 << 20));
         options
     }
