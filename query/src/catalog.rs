@@ -1,11 +1,14 @@
 //! A data folder, opened for queries.
 
 use std::{
+    collections::BTreeMap,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use arrow::datatypes::SchemaRef;
 use datafusion::{
+    catalog::TableProvider,
     logical_expr::{AggregateUDF, LogicalPlan, ScalarUDF},
     prelude::SessionContext,
 };
@@ -15,10 +18,11 @@ use crate::{
     error::QueryError,
     experts::{ExpertsView, RoutingTable},
     functions::{ExpertCounts, Experts, Routing},
+    live::{LiveTable, Look},
     provider::DeltaFiles,
     session::{Options, session},
     snapshot::{TableSnapshot, read_tables},
-    tables::{EXPERT_LOAD, FIXED, ROUTING_PREFIX, fixed_schema},
+    tables::{EXPERT_LOAD, FIXED, ROUTING_PREFIX, fixed_schema, sql_schema},
 };
 
 /// The increments of `expert_load` as the log has them; the view `expert_load` adds them up.
@@ -41,18 +45,48 @@ impl Catalog {
     /// # Errors
     /// If the folder is not there, holds no tables of gatescope, or a table's log cannot be read.
     pub async fn open(folder: &Path, options: &Options) -> Result<Self, QueryError> {
-        let mut tables = read_tables(folder).await?;
+        let tables = read_tables(folder).await?;
+        let plain = |_: &str, files: DeltaFiles| -> Arc<dyn TableProvider> { Arc::new(files) };
+        Self::of(folder, options, &tables, &[], plain).await
+    }
+
+    /// The tables together with what a collector holds.
+    pub(crate) async fn of_live(
+        folder: &Path,
+        options: &Options,
+        tables: &BTreeMap<String, TableSnapshot>,
+        look: &Arc<dyn Look>,
+    ) -> Result<Self, QueryError> {
+        let live = |name: &str, files: DeltaFiles| -> Arc<dyn TableProvider> {
+            Arc::new(LiveTable::new(name.to_owned(), files, Arc::clone(look)))
+        };
+        Self::of(folder, options, tables, &look.routing_tables(), live).await
+    }
+
+    async fn of(
+        folder: &Path,
+        options: &Options,
+        tables: &BTreeMap<String, TableSnapshot>,
+        more_routing: &[(String, SchemaRef)],
+        provider: impl Fn(&str, DeltaFiles) -> Arc<dyn TableProvider>,
+    ) -> Result<Self, QueryError> {
         let (context, store) = session(folder, options)?;
         for name in FIXED {
-            let table = tables.remove(name).unwrap_or_else(|| empty(name));
+            let table = tables.get(name).cloned().unwrap_or_else(|| empty(name));
             let shown = if name == EXPERT_LOAD { INCREMENTS } else { name };
-            context.register_table(shown, Arc::new(DeltaFiles::new(table, store.clone())))?;
+            context.register_table(shown, provider(name, DeltaFiles::new(table, store.clone())))?;
         }
+        let mut routing_tables: BTreeMap<&str, TableSnapshot> = more_routing
+            .iter()
+            .map(|(name, schema)| (name.as_str(), TableSnapshot { schema: sql_schema(schema), files: Vec::new() }))
+            .collect();
+        let stored = tables.iter().filter(|(name, _)| name.starts_with(ROUTING_PREFIX));
+        routing_tables.extend(stored.map(|(name, table)| (name.as_str(), table.clone())));
         let mut routing = Vec::new();
-        for (name, table) in tables.into_iter().filter(|(name, _)| name.starts_with(ROUTING_PREFIX)) {
-            let files = Arc::new(DeltaFiles::new(table, store.clone()));
-            context.register_table(name.as_str(), files.clone())?;
-            routing.push(RoutingTable::new(name, files));
+        for (name, table) in routing_tables {
+            let files = provider(name, DeltaFiles::new(table, store.clone()));
+            context.register_table(name, Arc::clone(&files))?;
+            routing.push(RoutingTable::new(name.to_owned(), files));
         }
         let routing: Arc<[RoutingTable]> = routing.into();
         context.register_table("experts", Arc::new(ExpertsView::new(routing.clone())))?;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use crate::live::LiveError;
 use datafusion::{error::DataFusionError, sql::sqlparser::parser::ParserError};
 
 /// A query that has no answer, and why.
@@ -49,6 +50,9 @@ pub enum QueryError {
     /// The query needs more memory than it may have, even with temporary files.
     #[error("the query's memory is used up (--memory gives it more): {0}")]
     Memory(String),
+    /// The collector cannot be asked.
+    #[error(transparent)]
+    Live(#[from] LiveError),
     /// The answer could not be written.
     #[error("writing the answer: {0}")]
     Write(#[from] std::io::Error),

@@ -22,11 +22,13 @@
 
 mod answer;
 mod catalog;
+mod catalogs;
 mod error;
 mod experts;
 mod format;
 mod functions;
 mod layer_column;
+mod live;
 mod provider;
 mod session;
 mod snapshot;
@@ -34,4 +36,12 @@ mod statistics;
 mod tables;
 pub mod verdict;
 
-pub use self::{answer::Answer, catalog::Catalog, error::QueryError, format::Format, session::Options};
+pub use self::{
+    answer::Answer,
+    catalog::Catalog,
+    catalogs::Catalogs,
+    error::QueryError,
+    format::Format,
+    live::{Live, LiveError, Look},
+    session::Options,
+};

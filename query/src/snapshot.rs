@@ -58,6 +58,17 @@ pub(crate) async fn read_tables(folder: &Path) -> Result<BTreeMap<String, TableS
     Ok(tables)
 }
 
+/// Every table of the folder by name, at this commit.
+pub(crate) async fn read_tables_at(
+    folder: &Path,
+    position: u64,
+) -> Result<BTreeMap<String, TableSnapshot>, QueryError> {
+    let root = Root::find(folder)?;
+    let position = i64::try_from(position).unwrap_or(i64::MAX);
+    let tables = root.tables.iter().map(|table| root.table_at(table, position));
+    Ok(try_join_all(tables).await?.into_iter().flatten().collect())
+}
+
 struct Root {
     folder: PathBuf,
     url: Url,

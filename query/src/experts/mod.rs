@@ -20,7 +20,6 @@ use self::unfold::UnfoldExec;
 use crate::{
     functions::list_type,
     layer_column::LayerColumn,
-    provider::DeltaFiles,
     tables::{KEYS, key_fields},
 };
 
@@ -28,13 +27,13 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct RoutingTable {
     pub(crate) name: String,
-    files: Arc<DeltaFiles>,
+    files: Arc<dyn TableProvider>,
     /// Index of the column in the table, and what it holds; by layer.
     layers: Vec<(usize, LayerColumn)>,
 }
 
 impl RoutingTable {
-    pub(crate) fn new(name: String, files: Arc<DeltaFiles>) -> Self {
+    pub(crate) fn new(name: String, files: Arc<dyn TableProvider>) -> Self {
         let schema = files.schema();
         let columns = schema.fields().iter().enumerate();
         let mut layers: Vec<_> = columns.filter_map(|(i, field)| Some((i, LayerColumn::of(field)?))).collect();
