@@ -9,7 +9,7 @@ use deltalake::{
     DeltaTable, DeltaTableBuilder,
     checkpoints::{cleanup_metadata, create_checkpoint},
     kernel::{
-        Action, LogicalFileView, StructType, Transaction,
+        Action, Add, LogicalFileView, Remove, StructType, Transaction,
         transaction::{CommitBuilder, CommitProperties, TableReference},
     },
     operations::create::CreateBuilder,
@@ -38,6 +38,8 @@ const VERSIONS_PER_CHECKPOINT: u64 = if cfg!(test) { 4 } else { 64 };
 pub(super) struct Log {
     folder: PathBuf,
     table: DeltaTable,
+    /// Its newest version.
+    version: u64,
     position: u64,
     covers: Option<u64>,
 }
@@ -58,7 +60,8 @@ impl Log {
         table.load().await.context(folder, "")?;
         let position = version_of(folder, &table, APPLICATION).await?.unwrap_or(0);
         let covers = version_of(folder, &table, LOG_APPLICATION).await?;
-        Ok(Some(Self { folder: folder.to_owned(), table, position, covers }))
+        let version = table.snapshot().context(folder, "")?.version();
+        Ok(Some(Self { folder: folder.to_owned(), table, version, position, covers }))
     }
 
     /// Creates the table, without rows, as plainly as Delta allows: any reader can read it.
@@ -70,7 +73,7 @@ impl Log {
             .with_save_mode(SaveMode::ErrorIfExists)
             .await
             .context(folder, "")?;
-        let log = Self { folder: folder.to_owned(), table, position: 0, covers: None };
+        let log = Self { folder: folder.to_owned(), table, version: 0, position: 0, covers: None };
         log.sync_version(0)?;
         sync_folder(folder)?;
         if let Some(root) = folder.parent() {
@@ -131,30 +134,46 @@ impl Log {
         } else {
             DeltaOperation::Update { predicate: None }
         };
-        let mut properties = CommitProperties::default()
-            .with_application_transaction(Transaction::new(APPLICATION, version_in_log(position)))
+        let mut transactions = vec![Transaction::new(APPLICATION, version_in_log(position))];
+        transactions.extend(change.covers.map(|covers| Transaction::new(LOG_APPLICATION, version_in_log(covers))));
+        self.commit(remove.chain(add).collect(), operation, transactions).await?;
+        self.position = position;
+        self.covers = change.covers.or(self.covers);
+        self.checkpoint_if_due().await
+    }
+
+    /// Puts merged files into the place of those that they were merged from.
+    pub(super) async fn compact(&mut self, add: Vec<Add>, remove: Vec<Remove>) -> Result<()> {
+        let target_size = add.iter().map(|file| file.size).sum();
+        let actions = remove.into_iter().map(Action::Remove).chain(add.into_iter().map(Action::Add)).collect();
+        self.commit(actions, DeltaOperation::Optimize { predicate: None, target_size }, Vec::new()).await?;
+        self.checkpoint_if_due().await
+    }
+
+    async fn commit(
+        &mut self,
+        actions: Vec<Action>,
+        operation: DeltaOperation,
+        transactions: Vec<Transaction>,
+    ) -> Result<()> {
+        let properties = CommitProperties::default()
+            .with_application_transactions(transactions)
             // Ours are made when the commit that they hold is durable.
             .with_create_checkpoint(false)
             .with_cleanup_expired_logs(Some(false));
-        if let Some(covers) = change.covers {
-            properties =
-                properties.with_application_transaction(Transaction::new(LOG_APPLICATION, version_in_log(covers)));
-        }
         let snapshot = self.table.snapshot().context(&self.folder, "")?;
         let committed = CommitBuilder::from(properties)
-            .with_actions(remove.chain(add).collect())
+            .with_actions(actions)
             .build(Some(snapshot as &dyn TableReference), self.table.log_store(), operation)
             .await
             .context(&self.folder, "")?;
-        let version = committed.version();
+        self.version = committed.version();
         self.table.state = Some(committed.snapshot());
-        self.position = position;
-        self.covers = change.covers.or(self.covers);
-        self.sync_version(version)?;
-        if version > 0 && version.is_multiple_of(VERSIONS_PER_CHECKPOINT) {
-            self.checkpoint(version).await?;
-        }
-        Ok(())
+        self.sync_version(self.version)
+    }
+
+    async fn checkpoint_if_due(&self) -> Result<()> {
+        if self.version.is_multiple_of(VERSIONS_PER_CHECKPOINT) { self.checkpoint(self.version).await } else { Ok(()) }
     }
 
     async fn checkpoint(&self, version: u64) -> Result<()> {

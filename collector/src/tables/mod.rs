@@ -24,8 +24,10 @@ mod arrow_file;
 mod batch;
 mod captures;
 mod chunk;
+mod closed;
 mod columns;
 mod commit;
+mod compaction;
 mod counts;
 mod error;
 mod expert_load;
@@ -37,6 +39,7 @@ mod lock;
 mod log;
 mod lookup;
 mod mismatches;
+mod old_file;
 mod parquet_file;
 mod replace;
 mod request;
@@ -74,6 +77,7 @@ pub use self::{
     batch::{Batch, BatchWriter},
     captures::CaptureRow,
     commit::Committed,
+    compaction::{Compacted, Compaction, CompactionOptions, Merged},
     error::TablesError,
     in_memory::InMemory,
     log::{APPLICATION, LOG_APPLICATION},
@@ -81,6 +85,7 @@ pub use self::{
     requests::{RequestRow, StoredSegment},
     routing::RoutingTable,
     stored::Stored,
+    sweep::{KEPT_AFTER_REMOVAL, Vacuumed},
 };
 
 /// The tables under one folder, open for writing.

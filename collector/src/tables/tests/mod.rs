@@ -1,6 +1,7 @@
 //! The tables as a whole.
 
 mod commit;
+mod compaction;
 mod content;
 mod covering;
 mod crash;
