@@ -5,7 +5,7 @@ use std::{
     ops::Range,
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -86,6 +86,10 @@ impl Batch {
         BatchWriter { shared: self.shared.clone(), routing: HashMap::new(), load: Load::default(), broken: false }
     }
 
+    pub(super) fn under_way(&self) -> UnderWay {
+        UnderWay { position: self.shared.position, shared: Arc::downgrade(&self.shared) }
+    }
+
     pub(super) fn into_contents(self) -> Result<Contents> {
         let position = self.shared.position;
         let refused = TablesError::Batch { position, detail: "a writer of it was not finished, or failed" };
@@ -94,6 +98,22 @@ impl Batch {
         }
         let shared = Arc::try_unwrap(self.shared).map_err(|_| refused)?;
         Ok(shared.contents.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Knows whether a batch is still there.
+pub(super) struct UnderWay {
+    position: u64,
+    shared: Weak<Shared>,
+}
+
+impl UnderWay {
+    pub(super) fn is(&self) -> bool {
+        self.shared.strong_count() > 0
+    }
+
+    pub(super) fn position(&self) -> u64 {
+        self.position
     }
 }
 

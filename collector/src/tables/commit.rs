@@ -54,6 +54,10 @@ impl Tables {
             return Err(TablesError::Covers { position: batch.position(), given, covered });
         }
         let prepared = Prepared { covers, ..self.prepare(batch)? };
+        self.commit_prepared(prepared)
+    }
+
+    pub(super) fn commit_prepared(&mut self, prepared: Prepared) -> Result<Committed> {
         let journal = self.write_journal(prepared)?;
         self.apply(&journal)?;
         self.settled = true;
@@ -195,9 +199,9 @@ pub(super) struct Prepared {
 #[derive(Default)]
 pub(super) struct Change {
     /// The columns, for the case that the table does not exist yet.
-    schema: Option<SchemaRef>,
-    add: Vec<DataFile>,
-    remove: Vec<Remove>,
+    pub(super) schema: Option<SchemaRef>,
+    pub(super) add: Vec<DataFile>,
+    pub(super) remove: Vec<Remove>,
 }
 
 /// The columns as Delta's log states them.

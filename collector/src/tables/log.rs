@@ -131,6 +131,8 @@ impl Log {
         let remove = change.remove.iter().cloned().map(Action::Remove);
         let operation = if change.remove.is_empty() {
             DeltaOperation::Write { mode: SaveMode::Append, partition_by: None, predicate: None }
+        } else if change.add.is_empty() {
+            DeltaOperation::Delete { predicate: None }
         } else {
             DeltaOperation::Update { predicate: None }
         };

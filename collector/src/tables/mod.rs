@@ -31,6 +31,7 @@ mod compaction;
 mod counts;
 mod error;
 mod expert_load;
+mod expire;
 mod gather;
 mod in_memory;
 mod journal;
@@ -62,6 +63,7 @@ use tokio::runtime::Runtime;
 
 use self::{
     arrow_file::Columns,
+    batch::UnderWay,
     captures::Captures,
     commit::delta_schema,
     error::{Context, Result},
@@ -79,6 +81,7 @@ pub use self::{
     commit::Committed,
     compaction::{Compacted, Compaction, CompactionOptions, Merged},
     error::TablesError,
+    expire::Expired,
     in_memory::InMemory,
     log::{APPLICATION, LOG_APPLICATION},
     request::{Arrival, ClosedRequest},
@@ -104,6 +107,8 @@ pub struct Tables {
     settled: bool,
     /// The position of the last batch that was begun.
     begun: u64,
+    /// Those that may not have ended.
+    under_way: Vec<UnderWay>,
 }
 
 /// The fixed tables, in the order in which a commit reaches them: `requests` last, since readers go by it.
@@ -141,6 +146,7 @@ impl Tables {
             covered: None,
             settled: false,
             begun: 0,
+            under_way: Vec::new(),
         };
         tables.open_logs()?;
         tables.recover()?;
@@ -168,7 +174,15 @@ impl Tables {
     /// and none sees the requests of another before that one's commit.
     pub fn begin(&mut self) -> Batch {
         self.begun += 1;
-        Batch::new(self.root.clone(), self.begun)
+        let batch = Batch::new(self.root.clone(), self.begun);
+        self.under_way.retain(UnderWay::is);
+        self.under_way.push(batch.under_way());
+        batch
+    }
+
+    /// The position of the oldest batch that was begun and neither committed nor dropped.
+    fn batch_under_way(&self) -> Option<u64> {
+        self.under_way.iter().find(|batch| batch.is()).map(UnderWay::position)
     }
 
     fn open_logs(&mut self) -> Result<()> {

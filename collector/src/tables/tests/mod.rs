@@ -5,6 +5,7 @@ mod compaction;
 mod content;
 mod covering;
 mod crash;
+mod expire;
 mod replace;
 
 use std::path::Path;
