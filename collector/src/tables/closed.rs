@@ -6,8 +6,6 @@
 
 use std::collections::HashMap;
 
-use deltalake::kernel::LogicalFileView;
-
 /// The tags' names; their values are microseconds since 1970 UTC.
 const MIN: &str = "gatescope.closed_min";
 const MAX: &str = "gatescope.closed_max";
@@ -27,10 +25,7 @@ impl Closed {
         Self { min: time, max: time }
     }
 
-    /// What a file says; `None` for a file of a build that did not say it.
-    pub(super) fn of(file: &LogicalFileView) -> Option<Self> {
-        #[expect(deprecated, reason = "nothing else gives the tags")]
-        let tags = file.add_action().tags?;
+    pub(super) fn from_tags(tags: &HashMap<String, Option<String>>) -> Option<Self> {
         let time = |name: &str| tags.get(name)?.as_deref()?.parse().ok();
         Some(Self { min: time(MIN)?, max: time(MAX)? })
     }

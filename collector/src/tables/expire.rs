@@ -1,11 +1,9 @@
 //! Retention: taking out whole days.
 
-use deltalake::kernel::LogicalFileView;
-
 use super::{
     Tables,
     arrow_file::Columns,
-    closed::{Closed, DAY},
+    closed::DAY,
     commit::{Change, Prepared},
     error::{Result, TablesError},
     fixed_tables,
@@ -48,12 +46,12 @@ impl Tables {
         let mut changes = Vec::new();
         for name in routing.chain(fixed) {
             let mut change = Change::default();
-            for file in self.logs.get(name).map(Log::files).transpose()?.into_iter().flatten() {
-                if Closed::of(&file).is_some_and(|closed| closed.day() < before.div_euclid(DAY)) {
+            for file in self.logs.get(name).into_iter().flat_map(Log::files) {
+                if file.closed.is_some_and(|closed| closed.day() < before.div_euclid(DAY)) {
                     expired.files += 1;
-                    expired.bytes += file.size().max(0) as u64;
-                    expired.requests += if name == Requests::TABLE { rows(&file) } else { 0 };
-                    change.remove.push(file.remove_action(true));
+                    expired.bytes += file.bytes;
+                    expired.requests += if name == Requests::TABLE { file.rows } else { 0 };
+                    change.remove.push(file.remove(true));
                 }
             }
             // The fixed tables take part in every commit, the others where they change.
@@ -68,9 +66,4 @@ impl Tables {
         self.commit_prepared(Prepared { position, covers: None, changes })?;
         Ok(Some(expired))
     }
-}
-
-/// Rows of a file, by what its table says of it.
-fn rows(file: &LogicalFileView) -> u64 {
-    file.num_records().unwrap_or(0) as u64
 }

@@ -49,8 +49,10 @@ mod routing;
 mod routing_file;
 mod stored;
 mod sweep;
+mod table_file;
 #[cfg(test)]
 mod tests;
+mod torn;
 
 use std::{
     collections::BTreeMap,

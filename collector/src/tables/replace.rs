@@ -113,12 +113,12 @@ impl Tables {
         let mut change = Replacement::default();
         let mut others: BTreeMap<Day, (ArrowFile<C>, Option<Closed>)> = BTreeMap::new();
         let Some(log) = self.logs.get(C::TABLE) else { return Ok(change) };
-        for view in log.files()?.filter(|view| wanted.may_be_in(view)) {
-            let path = log.folder().join(&*view.path());
+        for file in log.files().filter(|file| wanted.may_be_in(file)) {
+            let path = log.folder().join(&file.path);
             if self.indexes.of(&path)?.rows(&path, wanted)?.is_empty() {
                 continue;
             }
-            let of = Closed::of(&view);
+            let of = file.closed;
             let with_batch = of.is_some() && of.map(Closed::day) == closed.map(Closed::day);
             if with_batch {
                 *closed = both(*closed, of);
@@ -147,7 +147,7 @@ impl Tables {
                     own.add_batch(&filter_record_batch(&batch, &is_wanted).context(&path, "read")?)?;
                 }
             }
-            change.remove.push(view.remove_action(true));
+            change.remove.push(file.remove(true));
         }
         for (file, closed) in others.into_values() {
             change.add.extend(file.finish()?.map(|file| file.closed(closed)));
@@ -166,13 +166,13 @@ impl Tables {
         let wanted = Wanted::new(requests.iter().map(|request| &request.key));
         let mut change = Replacement::default();
         let Some(log) = self.logs.get(table) else { return Ok(change) };
-        for view in log.files()?.filter(|view| wanted.may_be_in(view)) {
-            let path = log.folder().join(&*view.path());
+        for file in log.files().filter(|file| wanted.may_be_in(file)) {
+            let path = log.folder().join(&file.path);
             let old = OldFile::open(&path)?;
             if !old.has(&wanted)? {
                 continue;
             }
-            let closed = Closed::of(&view);
+            let closed = file.closed;
             let (load, range) = loads.entry(closed.map(Closed::day)).or_default();
             *range = both(*range, closed);
             let table = old.table()?;
@@ -192,7 +192,7 @@ impl Tables {
                 }
             })?;
             change.add.extend(new.finish()?.map(|file| file.closed(closed)));
-            change.remove.push(view.remove_action(true));
+            change.remove.push(file.remove(true));
         }
         Ok(change)
     }

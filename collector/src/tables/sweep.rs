@@ -1,19 +1,12 @@
 //! Removing files that no table refers to.
 
-use std::{
-    collections::HashSet,
-    path::Path,
-    time::{Duration, SystemTime},
-};
-
-use deltalake::DeltaResult;
-use futures::TryStreamExt;
+use std::{collections::HashSet, path::Path, time::Duration};
 
 use super::{
     Tables,
     compaction::Mark,
     error::{Context, Result},
-    log::Log,
+    log::{Log, milliseconds_before_now},
     parquet_file::FileName,
 };
 
@@ -48,9 +41,7 @@ impl Tables {
             }
             let table = folder.file_name().unwrap_or_default().to_string_lossy();
             if let Some(log) = self.logs.get(&*table) {
-                log.files()?.for_each(|file| {
-                    compacted.remove(&*file.path());
-                });
+                compacted.retain(|name| log.file(name).is_none());
             }
             for name in compacted.iter().filter_map(|name| FileName::parse(name)) {
                 remove(&folder, name)?;
@@ -65,8 +56,7 @@ impl Tables {
     /// # Errors
     /// Where a log or folder cannot be read or a file not be removed.
     pub fn vacuum(&mut self, kept: Duration) -> Result<Vacuumed> {
-        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().saturating_sub(kept);
-        let since = since.as_millis() as i64;
+        let since = milliseconds_before_now(kept);
         let marks = Mark::all(&self.root)?;
         let mut removed = Vacuumed::default();
         for log in self.logs.values() {
@@ -91,17 +81,8 @@ impl Tables {
 
 /// The files of a table, and those that it had after `since` (milliseconds since 1970 UTC).
 async fn names_referred(log: &Log, since: i64) -> Result<HashSet<String>> {
-    let table = log.table();
-    let mut names: HashSet<String> = log.files()?.map(|file| file.path().into_owned()).collect();
-    let tombstones: DeltaResult<Vec<_>> = match table.snapshot() {
-        Ok(snapshot) => snapshot.all_tombstones(table.log_store().as_ref()).try_collect().await,
-        Err(error) => Err(error),
-    };
-    for tombstone in tombstones.context(log.folder(), "")? {
-        if tombstone.deletion_timestamp().is_none_or(|at| at > since) {
-            names.insert(tombstone.path().into_owned());
-        }
-    }
+    let mut names: HashSet<String> = log.removed_since(since).await?.into_iter().collect();
+    names.extend(log.files().map(|file| file.path.clone()));
     Ok(names)
 }
 

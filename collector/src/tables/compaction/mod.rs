@@ -10,7 +10,7 @@ mod choose;
 mod mark;
 mod rewrite;
 
-use std::{collections::HashMap, path::Path, sync::Arc};
+use std::{path::Path, sync::Arc};
 
 use deltalake::kernel::Add;
 use uuid::Uuid;
@@ -26,6 +26,7 @@ use super::{
     error::Result,
     log::Log,
     parquet_file::{DataFile, FileName, sync_folder},
+    table_file::TableFile,
 };
 use crate::fail_point::{Step, reach};
 
@@ -119,15 +120,12 @@ impl Tables {
     /// it would have the same files.
     pub fn plan_compaction(&self, options: &CompactionOptions) -> Option<Compaction> {
         let part = |(table, log): (&String, &Log)| {
-            let mut ranges = HashMap::new();
-            // A log that is open has its files in memory.
-            let files = log.files().ok()?.filter_map(|view| {
-                let (name, closed) = (FileName::parse(&view.path())?, Closed::of(&view));
-                ranges.insert(name.to_string(), closed);
-                Some(Candidate { name, bytes: view.size().max(0) as u64, day: closed.map(Closed::day) })
-            });
-            let sources = choose(files.collect(), options)?;
-            let closed = sources.iter().filter_map(|source| *ranges.get(&source.name.to_string())?);
+            let candidate = |file: &TableFile| {
+                let name = FileName::parse(&file.path)?;
+                Some(Candidate { name, bytes: file.bytes, day: file.closed.map(Closed::day) })
+            };
+            let sources = choose(log.files().filter_map(candidate).collect(), options)?;
+            let closed = sources.iter().filter_map(|source| log.file(&source.name.to_string())?.closed);
             let closed = closed.fold(None, |all, one| both(all, Some(one)));
             Some(Part { table: table.clone(), sources, closed })
         };
@@ -166,13 +164,8 @@ impl Tables {
             merged.void += 1;
             return Ok(());
         };
-        let remove: Vec<_> = {
-            let wanted: HashMap<String, ()> = part.sources.iter().map(|source| (source.name.to_string(), ())).collect();
-            log.files()?
-                .filter(|view| wanted.contains_key(&*view.path()))
-                .map(|view| view.remove_action(false))
-                .collect()
-        };
+        let there = part.sources.iter().filter_map(|source| log.file(&source.name.to_string()));
+        let remove: Vec<_> = there.map(|file| file.remove(false)).collect();
         if remove.len() != part.sources.len() {
             merged.void += 1;
             return Ok(());
@@ -182,7 +175,7 @@ impl Tables {
         merged.into += add.len();
         file.into_iter().for_each(DataFile::keep);
         reach(Step::CompactionBeforeCommit);
-        self.runtime.block_on(log.compact(add, remove))?;
+        self.runtime.block_on(log.compact(&add, &remove))?;
         reach(Step::CompactionAfterCommit);
         Ok(())
     }
