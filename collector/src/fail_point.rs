@@ -20,7 +20,7 @@ macro_rules! steps {
         }
 
         impl Step {
-            /// Every step, in the order in which a record meets them.
+            /// Every step, in the order in which a record or a compaction meets them.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// Its name in the environment.
@@ -45,6 +45,12 @@ steps! {
     CommitAfterState "commit-after-state" "It is written which requests are open, the commit has not happened."
     CommitAfterTables "commit-after-tables" "The commit has happened, the joiner has not been told."
     LogAfterDelete "log-after-delete" "A log file is gone, the folder is not synced."
+    CompactionBeforeMark "compaction-before-mark" "Files to merge are chosen, nothing says so."
+    CompactionBeforeFile "compaction-before-file" "A compaction has set its mark and written no file."
+    CompactionAfterFile "compaction-after-file" "A merged file is written and no table has it."
+    CompactionBeforeCommit "compaction-before-commit" "Merged files are durable, this table is about to take its own."
+    CompactionAfterCommit "compaction-after-commit" "A table has taken its merged file."
+    CompactionBeforeUnmark "compaction-before-unmark" "Every table has its merged file, the mark is still set."
 }
 
 /// Dies here if the environment says so.

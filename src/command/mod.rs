@@ -6,6 +6,7 @@ mod import;
 mod output;
 mod serve;
 mod sql;
+mod vacuum;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -22,6 +23,7 @@ pub(crate) enum Command {
     Sql(sql::Arguments),
     Check(check::Arguments),
     Serve(Box<serve::Arguments>),
+    Vacuum(vacuum::Arguments),
 }
 
 impl Command {
@@ -35,6 +37,7 @@ impl Command {
             Self::Sql(arguments) => sql::run(arguments, settings),
             Self::Check(arguments) => check::run(arguments, settings),
             Self::Serve(arguments) => serve::run(*arguments, settings),
+            Self::Vacuum(arguments) => vacuum::run(arguments, settings),
         }
     }
 }

@@ -9,6 +9,7 @@ mod layers;
 mod lines;
 mod links;
 mod live;
+mod maintenance;
 mod payload;
 mod refusals;
 mod settings;

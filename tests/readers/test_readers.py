@@ -185,6 +185,27 @@ class DenseLayer(Recorded, unittest.TestCase):
     fixture = "dense"
 
 
+class Merged(Recorded, unittest.TestCase):
+    """Several imports whose files are merged into one."""
+
+    fixture = "pair"
+
+    @classmethod
+    def make(cls, folder):
+        lines = (FIXTURES / f"{cls.fixture}.pd.jsonl").read_text().splitlines(keepends=True)
+        for start in range(0, len(lines), 8):
+            part = folder / "part.jsonl"
+            part.write_text("".join(lines[start : start + 8]))
+            several = import_responses(part, folder / "data")
+        assert len(several.files) > 1
+        vacuum = [options.gatescope, "vacuum", "--compact", "--data", folder / "data", "--format", "json"]
+        merged = json.loads(subprocess.run(vacuum, check=True, stdout=subprocess.PIPE).stdout)["merged"]
+        assert merged["into"] > 0, merged
+        table = RoutingTable(several.path)
+        assert len(table.files) == 1, table.files
+        return table, answered_by_twin(cls.fixture)
+
+
 class Generated(SameIds, unittest.TestCase):
     """The benchmark's own data: both imports of it must agree, or their times compare nothing."""
 

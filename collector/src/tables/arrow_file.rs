@@ -15,7 +15,7 @@ use parquet::{
 use super::{
     chunk::compression,
     error::{Context, Result},
-    parquet_file::{DataFile, Stats, Unreferenced},
+    parquet_file::{DataFile, FileName, Stats, Unreferenced},
     routing::ROWS_PER_GROUP,
 };
 
@@ -43,14 +43,14 @@ pub(super) trait Columns: Default + Send {
 /// A file of a fixed table, created with its first rows.
 pub(super) struct ArrowFile<C> {
     root: Arc<Path>,
-    position: u64,
+    name: FileName,
     columns: C,
     rows: RowsFile<C>,
 }
 
 impl<C: Columns> ArrowFile<C> {
-    pub(super) fn new(root: Arc<Path>, position: u64) -> Self {
-        Self { root, position, columns: C::default(), rows: RowsFile { open: None, table: PhantomData } }
+    pub(super) fn new(root: Arc<Path>, name: FileName) -> Self {
+        Self { root, name, columns: C::default(), rows: RowsFile { open: None, table: PhantomData } }
     }
 
     /// Adds rows.
@@ -62,7 +62,10 @@ impl<C: Columns> ArrowFile<C> {
     /// Adds rows that are columns already.
     pub(super) fn add_batch(&mut self, batch: &RecordBatch) -> Result<()> {
         self.write()?;
-        self.rows.write(&self.root, self.position, batch)
+        if batch.num_rows() == 0 {
+            return Ok(());
+        }
+        self.rows.write(&self.root, self.name, batch)
     }
 
     fn write(&mut self) -> Result<()> {
@@ -71,7 +74,7 @@ impl<C: Columns> ArrowFile<C> {
         }
         let batch = RecordBatch::try_new(C::schema(), self.columns.take())
             .context(&self.root.join(C::TABLE), "build rows of")?;
-        self.rows.write(&self.root, self.position, &batch)
+        self.rows.write(&self.root, self.name, &batch)
     }
 
     /// Ends the file and makes it durable; `None` where it has no row.
@@ -89,9 +92,9 @@ struct RowsFile<C> {
 }
 
 impl<C: Columns> RowsFile<C> {
-    fn write(&mut self, root: &Path, position: u64, batch: &RecordBatch) -> Result<()> {
+    fn write(&mut self, root: &Path, name: FileName, batch: &RecordBatch) -> Result<()> {
         if self.open.is_none() {
-            let (file, handle) = Unreferenced::create(root, C::TABLE, position)?;
+            let (file, handle) = Unreferenced::create(root, C::TABLE, name)?;
             let writer = writer::<C>(handle).context(file.path(), "write")?;
             self.open = Some((file, writer, Stats::default()));
         }

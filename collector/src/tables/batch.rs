@@ -5,7 +5,7 @@ use std::{
     ops::Range,
     path::Path,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -15,11 +15,12 @@ use gatescope_routing::{join::Segment, rows::Rows, shape::RowShape, span::Reques
 use super::{
     arrow_file::ArrowFile,
     captures::{CaptureRow, Captures},
+    closed::{Closed, both},
     columns::int,
     error::{Result, TablesError},
     expert_load::{ExpertLoad, Load, LoadKey},
     mismatches::Mismatches,
-    parquet_file::DataFile,
+    parquet_file::{DataFile, FileName},
     request::ClosedRequest,
     requests::{RequestRow, Requests},
     routing::{Phase, RoutingTable},
@@ -47,6 +48,8 @@ struct Shared {
 pub(super) struct Contents {
     keys: HashSet<RequestKey>,
     pub(super) replaced: HashSet<RequestKey>,
+    /// When its requests were closed.
+    pub(super) closed: Option<Closed>,
     pub(super) requests: ArrowFile<Requests>,
     pub(super) mismatches: ArrowFile<Mismatches>,
     pub(super) captures: ArrowFile<Captures>,
@@ -60,10 +63,11 @@ impl Batch {
         let contents = Contents {
             keys: HashSet::new(),
             replaced: HashSet::new(),
-            requests: ArrowFile::new(root.clone(), position),
-            mismatches: ArrowFile::new(root.clone(), position),
-            captures: ArrowFile::new(root.clone(), position),
-            expert_load: ArrowFile::new(root.clone(), position),
+            closed: None,
+            requests: ArrowFile::new(root.clone(), FileName::new(position)),
+            mismatches: ArrowFile::new(root.clone(), FileName::new(position)),
+            captures: ArrowFile::new(root.clone(), FileName::new(position)),
+            expert_load: ArrowFile::new(root.clone(), FileName::new(position)),
             load: Load::default(),
             routing: Vec::new(),
         };
@@ -82,6 +86,10 @@ impl Batch {
         BatchWriter { shared: self.shared.clone(), routing: HashMap::new(), load: Load::default(), broken: false }
     }
 
+    pub(super) fn under_way(&self) -> UnderWay {
+        UnderWay { position: self.shared.position, shared: Arc::downgrade(&self.shared) }
+    }
+
     pub(super) fn into_contents(self) -> Result<Contents> {
         let position = self.shared.position;
         let refused = TablesError::Batch { position, detail: "a writer of it was not finished, or failed" };
@@ -90,6 +98,22 @@ impl Batch {
         }
         let shared = Arc::try_unwrap(self.shared).map_err(|_| refused)?;
         Ok(shared.contents.into_inner().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Knows whether a batch is still there.
+pub(super) struct UnderWay {
+    position: u64,
+    shared: Weak<Shared>,
+}
+
+impl UnderWay {
+    pub(super) fn is(&self) -> bool {
+        self.shared.strong_count() > 0
+    }
+
+    pub(super) fn position(&self) -> u64 {
+        self.position
     }
 }
 
@@ -148,7 +172,7 @@ impl BatchWriter {
             if self.routing.len() == MOST_OPEN_FILES {
                 self.finish_files()?;
             }
-            let file = RoutingFile::create(&self.shared.root, table, self.shared.position)?;
+            let file = RoutingFile::create(&self.shared.root, table, FileName::new(self.shared.position))?;
             self.routing.insert(table.clone(), file);
         }
         let Some(file) = self.routing.get_mut(table) else { return Ok(()) };
@@ -173,6 +197,7 @@ impl BatchWriter {
     fn write_request(&mut self, request: &ClosedRequest, table: Option<Arc<str>>) -> Result<()> {
         let mut contents = self.shared.contents();
         let contents = &mut *contents;
+        contents.closed = both(contents.closed, Some(Closed::at(request.closed_at)));
         contents.requests.add(|rows| rows.push(RequestRow::of(request, table)))?;
         for finding in &request.joined.findings {
             contents.mismatches.add(|rows| rows.push(request.closed_at, &request.key, finding))?;

@@ -47,15 +47,17 @@ impl Tables {
     }
 
     fn commit_batch(&mut self, batch: Batch, covers: Option<u64>) -> Result<Committed> {
-        if !self.settled {
-            self.recover()?;
-        }
+        self.settle()?;
         if let (Some(given), Some(covered)) = (covers, self.covered)
             && given < covered
         {
             return Err(TablesError::Covers { position: batch.position(), given, covered });
         }
         let prepared = Prepared { covers, ..self.prepare(batch)? };
+        self.commit_prepared(prepared)
+    }
+
+    pub(super) fn commit_prepared(&mut self, prepared: Prepared) -> Result<Committed> {
         let journal = self.write_journal(prepared)?;
         self.apply(&journal)?;
         self.settled = true;
@@ -75,10 +77,11 @@ impl Tables {
         contents.load.write_to(&mut contents.expert_load)?;
 
         let mut changes: BTreeMap<String, Change> = BTreeMap::new();
+        let closed = contents.closed;
         for (table, file) in contents.routing {
             let change = changes.entry(table.name()).or_default();
             change.schema = Some(table.schema());
-            change.add.push(file);
+            change.add.push(file.closed(closed));
         }
         for name in replaced.keys().filter(|name| name.starts_with("routing_")) {
             changes.entry(name.clone()).or_default();
@@ -94,7 +97,11 @@ impl Tables {
         for ((name, schema), file) in fixed_tables().into_iter().zip(fixed) {
             ordered.push((
                 name.to_owned(),
-                Change { schema: Some(schema), add: file.into_iter().collect(), remove: Vec::new() },
+                Change {
+                    schema: Some(schema),
+                    add: file.into_iter().map(|file| file.closed(closed)).collect(),
+                    remove: Vec::new(),
+                },
             ));
         }
         for (name, change) in &mut ordered {
@@ -155,6 +162,16 @@ impl Tables {
         self.runtime.block_on(log.apply(position, change))
     }
 
+    /// Makes sure that every table has taken the last commit.
+    pub(super) fn settle(&mut self) -> Result<()> {
+        if !self.settled {
+            // A log that failed may have taken its part all the same.
+            self.open_logs()?;
+            self.recover()?;
+        }
+        Ok(())
+    }
+
     /// Brings every table up to the last journal.
     pub(super) fn recover(&mut self) -> Result<()> {
         for position in self.journals.positions()? {
@@ -182,9 +199,9 @@ pub(super) struct Prepared {
 #[derive(Default)]
 pub(super) struct Change {
     /// The columns, for the case that the table does not exist yet.
-    schema: Option<SchemaRef>,
-    add: Vec<DataFile>,
-    remove: Vec<Remove>,
+    pub(super) schema: Option<SchemaRef>,
+    pub(super) add: Vec<DataFile>,
+    pub(super) remove: Vec<Remove>,
 }
 
 /// The columns as Delta's log states them.

@@ -106,6 +106,12 @@ pub(super) struct ExpertLoad {
     rows: Vec<Row>,
 }
 
+impl ExpertLoad {
+    pub(super) fn push(&mut self, key: &Arc<LoadKey>, layer: u32, expert: u32, tokens: i64) {
+        self.rows.push(Row { key: key.clone(), layer, expert, tokens });
+    }
+}
+
 struct Row {
     key: Arc<LoadKey>,
     layer: u32,

@@ -23,8 +23,8 @@ impl Tables {
     /// Where a file cannot be read.
     pub fn request_keys(&self, mut take: impl FnMut(RequestKey) -> bool) -> Result<bool> {
         let Some(log) = self.logs.get(Requests::TABLE) else { return Ok(true) };
-        for file in log.files()? {
-            let path = log.folder().join(&*file.path());
+        for file in log.files() {
+            let path = log.folder().join(&file.path);
             let file = File::open(&path).context(&path, "open")?;
             let reader = ParquetRecordBatchReaderBuilder::try_new(file).context(&path, "read")?;
             let names = ProjectionMask::columns(reader.parquet_schema(), ["run", "request_id", "choice"]);

@@ -1,26 +1,36 @@
 //! One table's log: opening, creating, extending, checkpointing it.
+//!
+//! We alone write to it, so what the table holds is known without reading it again: a commit costs the same after any
+//! number of others. (delta-rs's own commit replays all files of the table each time.)
 
 use std::{
+    collections::BTreeMap,
     fs::File,
     path::{Path, PathBuf},
+    time::{Duration, SystemTime},
 };
 
 use deltalake::{
-    DeltaTable, DeltaTableBuilder,
-    checkpoints::{cleanup_metadata, create_checkpoint},
+    DeltaResult, DeltaTable, DeltaTableBuilder, DeltaTableError,
+    checkpoints::{cleanup_expired_logs_for, create_checkpoint},
     kernel::{
-        Action, LogicalFileView, StructType, Transaction,
-        transaction::{CommitBuilder, CommitProperties, TableReference},
+        Action, Add, Remove, StructType, Transaction,
+        transaction::{CommitData, TransactionError},
     },
+    logstore::{CommitOrBytes, LogStoreRef},
     operations::create::CreateBuilder,
     protocol::{DeltaOperation, SaveMode},
 };
+use futures::TryStreamExt;
 use url::Url;
+use uuid::Uuid;
 
 use super::{
     error::{Context, Result, TablesError},
     journal::TableChange,
     parquet_file::sync_folder,
+    table_file::TableFile,
+    torn::{remove_torn_checkpoint, remove_torn_commits},
 };
 
 /// The application id of our commits in a table's log; its version is the position of the last commit that the table
@@ -33,11 +43,18 @@ pub const LOG_APPLICATION: &str = "gatescope.log";
 /// Versions between two checkpoints: what a reader has to read besides one.
 const VERSIONS_PER_CHECKPOINT: u64 = if cfg!(test) { 4 } else { 64 };
 
+/// How long versions stay that a checkpoint has summed up, for readers that follow a table version by version. Every
+/// reader lists them: at a commit in ten seconds these are 8,640.
+const VERSIONS_KEPT: Duration = Duration::from_secs(24 * 3600);
+
 /// A table and how far it is.
-#[derive(Debug)]
 pub(super) struct Log {
     folder: PathBuf,
-    table: DeltaTable,
+    store: LogStoreRef,
+    columns: StructType,
+    files: BTreeMap<String, TableFile>,
+    /// Its newest version.
+    version: u64,
     position: u64,
     covers: Option<u64>,
 }
@@ -56,9 +73,17 @@ impl Log {
             return Ok(None);
         }
         table.load().await.context(folder, "")?;
-        let position = version_of(folder, &table, APPLICATION).await?.unwrap_or(0);
-        let covers = version_of(folder, &table, LOG_APPLICATION).await?;
-        Ok(Some(Self { folder: folder.to_owned(), table, position, covers }))
+        let snapshot = table.snapshot().context(folder, "")?;
+        let files = snapshot.log_data().into_iter().map(|view| TableFile::of(&view));
+        Ok(Some(Self {
+            folder: folder.to_owned(),
+            store: table.log_store(),
+            columns: snapshot.schema().as_ref().clone(),
+            files: files.map(|file| (file.path.clone(), file)).collect(),
+            version: snapshot.version(),
+            position: version_of(folder, &table, APPLICATION).await?.unwrap_or(0),
+            covers: version_of(folder, &table, LOG_APPLICATION).await?,
+        }))
     }
 
     /// Creates the table, without rows, as plainly as Delta allows: any reader can read it.
@@ -70,7 +95,15 @@ impl Log {
             .with_save_mode(SaveMode::ErrorIfExists)
             .await
             .context(folder, "")?;
-        let log = Self { folder: folder.to_owned(), table, position: 0, covers: None };
+        let log = Self {
+            folder: folder.to_owned(),
+            store: table.log_store(),
+            columns: schema.clone(),
+            files: BTreeMap::new(),
+            version: 0,
+            position: 0,
+            covers: None,
+        };
         log.sync_version(0)?;
         sync_folder(folder)?;
         if let Some(root) = folder.parent() {
@@ -82,15 +115,14 @@ impl Log {
     /// # Errors
     /// Where the table has other columns than these.
     pub(super) fn expect_columns(&self, expected: &StructType) -> Result<()> {
-        let found = self.table.snapshot().context(&self.folder, "")?.schema();
-        if *found == *expected {
+        if self.columns == *expected {
             return Ok(());
         }
         let names =
             |schema: &StructType| schema.fields().map(|field| field.name().clone()).collect::<Vec<_>>().join(", ");
         let detail = format!(
             "not a table of this version of gatescope: it has the columns {}, expected {}, of gatescope's types",
-            names(&found),
+            names(&self.columns),
             names(expected),
         );
         Err(TablesError::Damaged { path: self.folder.clone(), detail })
@@ -110,13 +142,14 @@ impl Log {
         &self.folder
     }
 
-    pub(super) fn table(&self) -> &DeltaTable {
-        &self.table
+    /// The table's files, by name: in the order of their commits.
+    pub(super) fn files(&self) -> impl Iterator<Item = &TableFile> {
+        self.files.values()
     }
 
-    /// The table's files.
-    pub(super) fn files(&self) -> Result<impl Iterator<Item = LogicalFileView> + '_> {
-        Ok(self.table.snapshot().context(&self.folder, "")?.log_data().into_iter())
+    /// A file of the table.
+    pub(super) fn file(&self, path: &str) -> Option<&TableFile> {
+        self.files.get(path)
     }
 
     /// Takes the table's part of a commit, once: a second time changes nothing.
@@ -124,48 +157,85 @@ impl Log {
         if position <= self.position {
             return Ok(());
         }
-        let add = change.add.iter().cloned().map(Action::Add);
-        let remove = change.remove.iter().cloned().map(Action::Remove);
         let operation = if change.remove.is_empty() {
             DeltaOperation::Write { mode: SaveMode::Append, partition_by: None, predicate: None }
+        } else if change.add.is_empty() {
+            DeltaOperation::Delete { predicate: None }
         } else {
             DeltaOperation::Update { predicate: None }
         };
-        let mut properties = CommitProperties::default()
-            .with_application_transaction(Transaction::new(APPLICATION, version_in_log(position)))
-            // Ours are made when the commit that they hold is durable.
-            .with_create_checkpoint(false)
-            .with_cleanup_expired_logs(Some(false));
-        if let Some(covers) = change.covers {
-            properties =
-                properties.with_application_transaction(Transaction::new(LOG_APPLICATION, version_in_log(covers)));
-        }
-        let snapshot = self.table.snapshot().context(&self.folder, "")?;
-        let committed = CommitBuilder::from(properties)
-            .with_actions(remove.chain(add).collect())
-            .build(Some(snapshot as &dyn TableReference), self.table.log_store(), operation)
-            .await
-            .context(&self.folder, "")?;
-        let version = committed.version();
-        self.table.state = Some(committed.snapshot());
+        let mut transactions = vec![Transaction::new(APPLICATION, version_in_log(position))];
+        transactions.extend(change.covers.map(|covers| Transaction::new(LOG_APPLICATION, version_in_log(covers))));
+        self.commit(&change.add, &change.remove, operation, transactions).await?;
         self.position = position;
         self.covers = change.covers.or(self.covers);
+        self.checkpoint_if_due().await
+    }
+
+    /// Puts merged files into the place of those that they were merged from.
+    pub(super) async fn compact(&mut self, add: &[Add], remove: &[Remove]) -> Result<()> {
+        let target_size = add.iter().map(|file| file.size).sum();
+        self.commit(add, remove, DeltaOperation::Optimize { predicate: None, target_size }, Vec::new()).await?;
+        self.checkpoint_if_due().await
+    }
+
+    /// Writes the next version. Where someone else has written it, which nobody should, the log has to be opened again.
+    async fn commit(
+        &mut self,
+        add: &[Add],
+        remove: &[Remove],
+        operation: DeltaOperation,
+        transactions: Vec<Transaction>,
+    ) -> Result<()> {
+        let removed = remove.iter().cloned().map(Action::Remove);
+        let actions = removed.chain(add.iter().cloned().map(Action::Add)).collect();
+        let version = self.version + 1;
+        let entry = CommitData::new(actions, operation, Default::default(), transactions).get_bytes();
+        let written = match entry {
+            Ok(entry) => self.store.write_commit_entry(version, CommitOrBytes::LogBytes(entry), Uuid::new_v4()).await,
+            Err(error) => Err(error),
+        };
+        written.map_err(|error: TransactionError| DeltaTableError::from(error)).context(&self.folder, "")?;
         self.sync_version(version)?;
-        if version > 0 && version.is_multiple_of(VERSIONS_PER_CHECKPOINT) {
-            self.checkpoint(version).await?;
+        self.version = version;
+        for file in remove {
+            self.files.remove(&file.path);
         }
+        self.files.extend(add.iter().map(|add| (add.path.clone(), TableFile::added(add))));
         Ok(())
+    }
+
+    async fn checkpoint_if_due(&self) -> Result<()> {
+        if self.version.is_multiple_of(VERSIONS_PER_CHECKPOINT) { self.checkpoint(self.version).await } else { Ok(()) }
     }
 
     async fn checkpoint(&self, version: u64) -> Result<()> {
         let log = self.folder.join("_delta_log");
-        create_checkpoint(&self.table, None).await.context(&self.folder, "")?;
+        create_checkpoint(&self.loaded().await?, None).await.context(&self.folder, "")?;
         for name in [format!("{version:020}.checkpoint.parquet"), "_last_checkpoint".to_owned()] {
             sync_file(&log.join(name))?;
         }
         sync_folder(&log)?;
-        cleanup_metadata(&self.table, None).await.context(&self.folder, "")?;
+        let expired = milliseconds_before_now(VERSIONS_KEPT);
+        cleanup_expired_logs_for(version, self.store.as_ref(), expired, None).await.context(&self.folder, "")?;
         Ok(())
+    }
+
+    /// The names of the files that a commit took out after `since`, milliseconds since 1970 UTC.
+    pub(super) async fn removed_since(&self, since: i64) -> Result<Vec<String>> {
+        let table = self.loaded().await?;
+        let snapshot = table.snapshot().context(&self.folder, "")?;
+        let removed: DeltaResult<Vec<_>> = snapshot.all_tombstones(self.store.as_ref()).try_collect().await;
+        let removed = removed.context(&self.folder, "")?.into_iter();
+        let removed = removed.filter(|file| file.deletion_timestamp().is_none_or(|at| at > since));
+        Ok(removed.map(|file| file.path().into_owned()).collect())
+    }
+
+    /// The table as delta-rs knows it, by its log.
+    async fn loaded(&self) -> Result<DeltaTable> {
+        let mut table = unloaded(&self.folder)?;
+        table.load_version(self.version).await.context(&self.folder, "")?;
+        Ok(table)
     }
 
     /// The log store renames a file into place without syncing it.
@@ -188,6 +258,12 @@ fn version_in_log(position: u64) -> i64 {
     i64::try_from(position).unwrap_or(i64::MAX)
 }
 
+/// A moment, milliseconds since 1970 UTC.
+pub(super) fn milliseconds_before_now(duration: Duration) -> i64 {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    now.saturating_sub(duration).as_millis() as i64
+}
+
 fn sync_file(path: &Path) -> Result<()> {
     File::open(path).and_then(|file| file.sync_all()).context(path, "sync")
 }
@@ -198,49 +274,4 @@ fn unloaded(folder: &Path) -> Result<DeltaTable> {
         detail: "expected the absolute path of a folder".to_owned(),
     })?;
     DeltaTableBuilder::from_url(url).and_then(DeltaTableBuilder::build).context(folder, "")
-}
-
-/// Removes log entries that a power cut left empty or cut short. They are the newest, since each is synced before the
-/// next is written, and the journal has what they said.
-fn remove_torn_commits(log: &Path) -> Result<()> {
-    let mut versions = names_in(log)?;
-    versions.retain(|name| {
-        name.strip_suffix(".json").is_some_and(|version| version.len() == 20 && version.parse::<u64>().is_ok())
-    });
-    versions.sort_unstable();
-    for name in versions.iter().rev() {
-        let path = log.join(name);
-        let text = std::fs::read(&path).context(&path, "read")?;
-        let mut lines = text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
-        let whole = !text.is_empty() && lines.all(|line| serde_json::from_slice::<serde::de::IgnoredAny>(line).is_ok());
-        if whole {
-            break;
-        }
-        std::fs::remove_file(&path).context(&path, "remove")?;
-        sync_folder(log)?;
-    }
-    Ok(())
-}
-
-/// Removes the newest checkpoint where a power cut left it without its end, and the note that points to it. The entries
-/// that it sums up are still there: they are removed long after.
-fn remove_torn_checkpoint(log: &Path) -> Result<()> {
-    const END: &[u8] = b"PAR1";
-    let mut checkpoints = names_in(log)?;
-    checkpoints.retain(|name| name.ends_with(".checkpoint.parquet"));
-    let Some(newest) = checkpoints.iter().max().map(|name| log.join(name)) else { return Ok(()) };
-    if std::fs::read(&newest).context(&newest, "read")?.ends_with(END) {
-        return Ok(());
-    }
-    let note = log.join("_last_checkpoint");
-    if note.exists() {
-        std::fs::remove_file(&note).context(&note, "remove")?;
-    }
-    std::fs::remove_file(&newest).context(&newest, "remove")?;
-    sync_folder(log)
-}
-
-fn names_in(folder: &Path) -> Result<Vec<String>> {
-    let entries = std::fs::read_dir(folder).context(folder, "list")?;
-    entries.map(|entry| Ok(entry.context(folder, "list")?.file_name().to_string_lossy().into_owned())).collect()
 }

@@ -12,7 +12,6 @@ use arrow::{
     array::{AsArray, BooleanArray, RecordBatch},
     error::ArrowError,
 };
-use deltalake::kernel::LogicalFileView;
 use gatescope_routing::span::RequestKey;
 use parquet::{
     arrow::{
@@ -31,6 +30,7 @@ use parquet::{
 use super::{
     columns::Cells,
     error::{Context, Result},
+    table_file::TableFile,
 };
 
 /// Most bytes of footers and bloom filters held from one lookup to the next.
@@ -58,13 +58,8 @@ impl<'a> Wanted<'a> {
     }
 
     /// Whether a file of this table may have any of them, by the range that its log states.
-    pub(super) fn may_be_in(&self, file: &LogicalFileView) -> bool {
-        let range = || {
-            let stats: serde_json::Value = serde_json::from_str(&file.stats()?).ok()?;
-            let end = |end: &str| Some(stats.get(end)?.get("request_id")?.as_str()?.to_owned());
-            Some((end("minValues")?, end("maxValues")?))
-        };
-        range().is_none_or(|(min, max)| self.within(&min, &max))
+    pub(super) fn may_be_in(&self, file: &TableFile) -> bool {
+        file.ids.as_ref().is_none_or(|(min, max)| self.within(min, max))
     }
 
     fn may_be_in_group(&self, group: &RowGroupMetaData, column: usize, filter: Option<&Sbbf>) -> bool {

@@ -24,11 +24,14 @@ mod arrow_file;
 mod batch;
 mod captures;
 mod chunk;
+mod closed;
 mod columns;
 mod commit;
+mod compaction;
 mod counts;
 mod error;
 mod expert_load;
+mod expire;
 mod gather;
 mod in_memory;
 mod journal;
@@ -37,6 +40,7 @@ mod lock;
 mod log;
 mod lookup;
 mod mismatches;
+mod old_file;
 mod parquet_file;
 mod replace;
 mod request;
@@ -45,8 +49,10 @@ mod routing;
 mod routing_file;
 mod stored;
 mod sweep;
+mod table_file;
 #[cfg(test)]
 mod tests;
+mod torn;
 
 use std::{
     collections::BTreeMap,
@@ -59,6 +65,7 @@ use tokio::runtime::Runtime;
 
 use self::{
     arrow_file::Columns,
+    batch::UnderWay,
     captures::Captures,
     commit::delta_schema,
     error::{Context, Result},
@@ -74,13 +81,16 @@ pub use self::{
     batch::{Batch, BatchWriter},
     captures::CaptureRow,
     commit::Committed,
+    compaction::{Compacted, Compaction, CompactionOptions, Merged},
     error::TablesError,
+    expire::Expired,
     in_memory::InMemory,
     log::{APPLICATION, LOG_APPLICATION},
     request::{Arrival, ClosedRequest},
     requests::{RequestRow, StoredSegment},
     routing::RoutingTable,
     stored::Stored,
+    sweep::{KEPT_AFTER_REMOVAL, Vacuumed},
 };
 
 /// The tables under one folder, open for writing.
@@ -99,6 +109,8 @@ pub struct Tables {
     settled: bool,
     /// The position of the last batch that was begun.
     begun: u64,
+    /// Those that may not have ended.
+    under_way: Vec<UnderWay>,
 }
 
 /// The fixed tables, in the order in which a commit reaches them: `requests` last, since readers go by it.
@@ -136,6 +148,7 @@ impl Tables {
             covered: None,
             settled: false,
             begun: 0,
+            under_way: Vec::new(),
         };
         tables.open_logs()?;
         tables.recover()?;
@@ -163,7 +176,15 @@ impl Tables {
     /// and none sees the requests of another before that one's commit.
     pub fn begin(&mut self) -> Batch {
         self.begun += 1;
-        Batch::new(self.root.clone(), self.begun)
+        let batch = Batch::new(self.root.clone(), self.begun);
+        self.under_way.retain(UnderWay::is);
+        self.under_way.push(batch.under_way());
+        batch
+    }
+
+    /// The position of the oldest batch that was begun and neither committed nor dropped.
+    fn batch_under_way(&self) -> Option<u64> {
+        self.under_way.iter().find(|batch| batch.is()).map(UnderWay::position)
     }
 
     fn open_logs(&mut self) -> Result<()> {

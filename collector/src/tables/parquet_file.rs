@@ -1,6 +1,7 @@
 //! One data file: created under a name of its own, removed again unless a journal comes to name it.
 
 use std::{
+    fmt,
     fs::File,
     path::{Path, PathBuf},
     time::SystemTime,
@@ -10,7 +11,39 @@ use deltalake::kernel::Add;
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::error::{Context, Result};
+use super::{
+    closed::Closed,
+    error::{Context, Result},
+};
+
+/// What a data file is called: a position, which is that of its commit or, for a compacted file, of the first commit
+/// whose rows it has, and an id of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct FileName {
+    pub(super) position: u64,
+    pub(super) id: Uuid,
+}
+
+impl FileName {
+    /// The name of a new file of the commit at `position`.
+    pub(super) fn new(position: u64) -> Self {
+        Self { position, id: Uuid::new_v4() }
+    }
+
+    /// `None` where the name is not one of ours.
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        let (position, id) = name.strip_suffix(".parquet")?.split_at_checked(20)?;
+        let id = Uuid::parse_str(id.strip_prefix('-')?).ok()?;
+        let position = position.bytes().all(|byte| byte.is_ascii_digit()).then(|| position.parse().ok())??;
+        Some(Self { position, id })
+    }
+}
+
+impl fmt::Display for FileName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:020}-{}.parquet", self.position, self.id)
+    }
+}
 
 /// A file that nobody refers to yet: removed when dropped, unless kept.
 #[derive(Debug)]
@@ -20,11 +53,11 @@ pub(super) struct Unreferenced {
 }
 
 impl Unreferenced {
-    /// Creates a data file of the commit at `position` in the folder of a table.
-    pub(super) fn create(root: &Path, table: &str, position: u64) -> Result<(Self, File)> {
+    /// Creates a data file in the folder of a table.
+    pub(super) fn create(root: &Path, table: &str, name: FileName) -> Result<(Self, File)> {
         let folder = root.join(table);
         std::fs::create_dir_all(&folder).context(&folder, "create the folder")?;
-        let path = folder.join(format!("{position:020}-{}.parquet", Uuid::new_v4()));
+        let path = folder.join(name.to_string());
         let file = File::options().create_new(true).write(true).open(&path).context(&path, "create the file")?;
         Ok((Self { path, kept: false }, file))
     }
@@ -37,7 +70,7 @@ impl Unreferenced {
     pub(super) fn finish(self, file: File, stats: Stats) -> Result<DataFile> {
         file.sync_all().context(&self.path, "sync")?;
         let metadata = file.metadata().context(&self.path, "read the size of")?;
-        Ok(DataFile { size: metadata.len(), stats, file: self })
+        Ok(DataFile { size: metadata.len(), stats, closed: None, file: self })
     }
 }
 
@@ -50,22 +83,21 @@ impl Drop for Unreferenced {
     }
 }
 
-/// The position in a data file's name: of the commit that it was written for.
-pub(super) fn position_in_name(name: &str) -> Option<u64> {
-    let (position, id) = name.strip_suffix(".parquet")?.split_at_checked(20)?;
-    Uuid::parse_str(id.strip_prefix('-')?).ok()?;
-    position.bytes().all(|byte| byte.is_ascii_digit()).then(|| position.parse().ok())?
-}
-
 /// A durable data file that no journal names yet.
 #[derive(Debug)]
 pub(super) struct DataFile {
     size: u64,
     stats: Stats,
+    closed: Option<Closed>,
     file: Unreferenced,
 }
 
 impl DataFile {
+    /// Says when the requests were closed that came with its rows.
+    pub(super) fn closed(self, closed: Option<Closed>) -> Self {
+        Self { closed, ..self }
+    }
+
     /// The action that adds the file to its table.
     pub(super) fn add(&self) -> Add {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -75,6 +107,7 @@ impl DataFile {
             modification_time: now.as_millis() as i64,
             data_change: true,
             stats: Some(self.stats.to_json()),
+            tags: self.closed.map(Closed::to_tags),
             ..Default::default()
         }
     }

@@ -21,7 +21,7 @@ use super::{
     counts::LayerCounts,
     error::{Context, Result},
     gather::LayerSource,
-    parquet_file::{DataFile, Stats, Unreferenced},
+    parquet_file::{DataFile, FileName, Stats, Unreferenced},
     routing::{KEY_COLUMNS, Phase, RoutingTable},
 };
 
@@ -64,8 +64,8 @@ struct LayerColumn {
 }
 
 impl RoutingFile {
-    pub(super) fn create(root: &Path, table: &RoutingTable, position: u64) -> Result<Self> {
-        let (file, handle) = Unreferenced::create(root, &table.name(), position)?;
+    pub(super) fn create(root: &Path, table: &RoutingTable, name: FileName) -> Result<Self> {
+        let (file, handle) = Unreferenced::create(root, &table.name(), name)?;
         let writer = Self::writer(table, handle).context(file.path(), "write")?;
         let compressor = PageCompressor::new().context(file.path(), "write")?;
         let page = table.rows_per_page() * table.slot_bytes();
@@ -102,6 +102,11 @@ impl RoutingFile {
 
     pub(super) fn table(&self) -> &RoutingTable {
         &self.table
+    }
+
+    /// Rows of the row group in the making.
+    pub(super) fn rows_pending(&self) -> usize {
+        self.group_rows
     }
 
     /// Appends rows of adjacent positions, from `position` on, and counts their ids.

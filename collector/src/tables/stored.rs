@@ -84,8 +84,8 @@ impl Tables {
     pub(super) fn rows_of(&self, table: &str, wanted: &Wanted<'_>) -> Result<Vec<(PathBuf, RecordBatch)>> {
         let Some(log) = self.logs.get(table) else { return Ok(Vec::new()) };
         let mut found = Vec::new();
-        for file in log.files()?.filter(|file| wanted.may_be_in(file)) {
-            let path = log.folder().join(&*file.path());
+        for file in log.files().filter(|file| wanted.may_be_in(file)) {
+            let path = log.folder().join(&file.path);
             let rows = self.indexes.of(&path)?.rows(&path, wanted)?;
             found.extend(rows.into_iter().map(|batch| (path.clone(), batch)));
         }

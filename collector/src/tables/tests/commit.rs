@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Tables, commit, ids_in, read, small};
-use crate::tables::TablesError;
+use crate::tables::{KEPT_AFTER_REMOVAL, TablesError};
 
 #[test]
 fn only_one_writer_may_have_the_folder() {
@@ -126,9 +126,9 @@ fn vacuum_keeps_what_the_tables_refer_to() {
     std::fs::write(&ours, "").unwrap();
     std::fs::write(stray("notes.parquet"), "").unwrap();
 
-    let removed = tables.vacuum().unwrap();
+    let removed = tables.vacuum(KEPT_AFTER_REMOVAL).unwrap();
 
-    assert_eq!(removed, 1);
+    assert_eq!(removed.files, 1);
     assert!(!Path::exists(&ours));
     assert!(stray("notes.parquet").exists());
     assert_eq!(ids_in(&read(&tables, "requests")), ["a"]);

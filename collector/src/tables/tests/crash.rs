@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::{Tables, commit, ids_in, read, small, total_load};
-use crate::tables::{journal::Journal, parquet_file::position_in_name};
+use crate::tables::{journal::Journal, parquet_file::FileName};
 
 /// The ids of four small rows per layer and slot: what one small request adds to the load.
 const LOAD_OF_ONE: i64 = 8 * 3 * 2;
@@ -19,7 +19,7 @@ fn data_files(root: &Path) -> usize {
     let folders = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()).filter(|path| path.is_dir());
     folders
         .flat_map(|folder| std::fs::read_dir(folder).unwrap())
-        .filter(|entry| position_in_name(&entry.as_ref().unwrap().file_name().to_string_lossy()).is_some())
+        .filter(|entry| FileName::parse(&entry.as_ref().unwrap().file_name().to_string_lossy()).is_some())
         .count()
 }
 

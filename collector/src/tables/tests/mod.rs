@@ -1,9 +1,12 @@
 //! The tables as a whole.
 
 mod commit;
+mod compaction;
 mod content;
 mod covering;
 mod crash;
+mod expire;
+mod pace;
 mod replace;
 
 use std::path::Path;
@@ -116,7 +119,7 @@ pub(super) fn commit(tables: &mut Tables, requests: &[ClosedRequest]) {
 /// All rows of a table, in the order of its files.
 pub(super) fn read(tables: &Tables, table: &str) -> Option<RecordBatch> {
     let log = tables.logs.get(table)?;
-    let mut names: Vec<String> = log.files().unwrap().map(|file| file.path().into_owned()).collect();
+    let mut names: Vec<String> = log.files().map(|file| file.path.clone()).collect();
     names.sort_unstable();
     let batches: Vec<RecordBatch> =
         names.iter().flat_map(|name| read_file(&tables.root().join(table).join(name))).collect();

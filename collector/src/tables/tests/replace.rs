@@ -13,8 +13,9 @@ use gatescope_routing::{
 use super::{ClosedRequest, Tables, commit, ids_in, numbers, read, request, small, strings};
 
 /// The load that the stored rows have, and the load that the table says.
-fn loads(tables: &Tables, table: &str) -> [BTreeMap<(String, String, i32, i32), i64>; 2] {
+pub(super) fn loads(tables: &Tables, table: &str) -> [BTreeMap<(String, String, i32, i32), i64>; 2] {
     let (mut counted, mut stated) = (BTreeMap::new(), BTreeMap::new());
+    let Some(load) = read(tables, "expert_load") else { return [counted, stated] };
     if let Some(rows) = read(tables, table) {
         let (instances, phases) = (strings(&rows, "instance"), strings(&rows, "phase"));
         for (layer, column) in rows.columns()[7..].iter().enumerate() {
@@ -26,7 +27,6 @@ fn loads(tables: &Tables, table: &str) -> [BTreeMap<(String, String, i32, i32), 
             }
         }
     }
-    let load = read(tables, "expert_load").unwrap();
     let (instances, phases) = (strings(&load, "instance"), strings(&load, "phase"));
     let (layers, experts) = (numbers(&load, "layer"), numbers(&load, "expert"));
     let tokens = load.column_by_name("tokens").unwrap().as_primitive::<Int64Type>();
