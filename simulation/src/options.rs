@@ -67,6 +67,11 @@ impl Options {
         }
     }
 
+    /// The kinds of faults that this fleet and model can have.
+    pub fn possible_faults(&self) -> Vec<Fault> {
+        Fault::ALL.iter().copied().filter(|&fault| self.unmet(fault).is_none()).collect()
+    }
+
     pub(crate) fn check(&self) -> Result<(), OptionsError> {
         let between = |name, value: u32, least, most| match (least..=most).contains(&value) {
             true => Ok(()),
@@ -96,7 +101,7 @@ impl Options {
     }
 
     /// What a fault needs and this fleet does not have.
-    pub(crate) fn unmet(&self, fault: Fault) -> Option<&'static str> {
+    fn unmet(&self, fault: Fault) -> Option<&'static str> {
         let experts = self.shape.num_experts();
         let narrow = IdWidth::for_experts(experts) == IdWidth::U8;
         let row = self.shape.row();

@@ -127,6 +127,8 @@ impl Plan {
         match fault {
             Fault::Recompute => choice.preempted_at.is_some(),
             _ if choice.preempted_at.is_some() => false,
+            // A decode that computed everything itself needs no prefill.
+            Fault::NoPrefill => self.first_forward > 0,
             Fault::Generation => self.prefix.is_some_and(|(_, blocks)| blocks > 0),
             Fault::Collapse => self.prefix.is_none() && usual && prompt >= 8,
             Fault::Shifted => {

@@ -5,6 +5,7 @@ mod engine;
 mod import;
 mod output;
 mod serve;
+mod simulate;
 mod sql;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -22,6 +23,7 @@ pub(crate) enum Command {
     Sql(sql::Arguments),
     Check(check::Arguments),
     Serve(Box<serve::Arguments>),
+    Simulate(Box<simulate::Arguments>),
 }
 
 impl Command {
@@ -35,6 +37,7 @@ impl Command {
             Self::Sql(arguments) => sql::run(arguments, settings),
             Self::Check(arguments) => check::run(arguments, settings),
             Self::Serve(arguments) => serve::run(*arguments, settings),
+            Self::Simulate(arguments) => simulate::run(*arguments, settings),
         }
     }
 }
