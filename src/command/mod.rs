@@ -5,6 +5,7 @@ mod engine;
 mod import;
 mod output;
 mod serve;
+mod simulate;
 mod sql;
 mod vacuum;
 
@@ -24,6 +25,7 @@ pub(crate) enum Command {
     Check(check::Arguments),
     Serve(Box<serve::Arguments>),
     Vacuum(vacuum::Arguments),
+    Simulate(Box<simulate::Arguments>),
 }
 
 impl Command {
@@ -38,6 +40,7 @@ impl Command {
             Self::Check(arguments) => check::run(arguments, settings),
             Self::Serve(arguments) => serve::run(*arguments, settings),
             Self::Vacuum(arguments) => vacuum::run(arguments, settings),
+            Self::Simulate(arguments) => simulate::run(*arguments, settings),
         }
     }
 }
