@@ -34,6 +34,11 @@ pub(crate) struct Settings {
     pub(crate) commit_interval: Option<String>,
     pub(crate) open_memory: Option<usize>,
     pub(crate) log_disk: Option<u64>,
+    pub(crate) retention: Option<String>,
+    pub(crate) keep_replaced: Option<String>,
+    pub(crate) query_memory: Option<usize>,
+    pub(crate) query_time: Option<String>,
+    pub(crate) queries: Option<usize>,
     pub(crate) otlp: Option<String>,
 }
 

@@ -33,6 +33,8 @@ pub struct Metrics {
     committed_requests: Counter<u64>,
     commit_seconds: Histogram<f64>,
     commit_failures: Counter<u64>,
+    merged_files: Counter<u64>,
+    maintenance_failures: Counter<u64>,
     log_bytes: Gauge<u64>,
     log_deleted_bytes: Counter<u64>,
     streams: opentelemetry::metrics::UpDownCounter<i64>,
@@ -86,6 +88,8 @@ impl Metrics {
             committed_requests: counter("gatescope_committed_requests", "Requests in commits"),
             commit_seconds: seconds("gatescope_commit_latency", "Time that a commit took, retries included"),
             commit_failures: counter("gatescope_commit_failures", "Commits that failed and were tried again"),
+            merged_files: counter("gatescope_merged_files", "Small files that were merged into larger ones"),
+            maintenance_failures: counter("gatescope_maintenance_failures", "Merges and clearings that failed"),
             log_bytes: meter
                 .u64_gauge("gatescope_log_size")
                 .with_unit("By")
@@ -173,6 +177,14 @@ impl Metrics {
 
     pub(crate) fn commit_failed(&self) {
         self.commit_failures.add(1, &[]);
+    }
+
+    pub(crate) fn merged(&self, files: u64) {
+        self.merged_files.add(files, &[]);
+    }
+
+    pub(crate) fn maintenance_failed(&self) {
+        self.maintenance_failures.add(1, &[]);
     }
 
     pub(crate) fn log_bytes(&self, bytes: u64) {

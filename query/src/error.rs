@@ -50,6 +50,20 @@ pub enum QueryError {
     /// The query needs more memory than it may have, even with temporary files.
     #[error("the query's memory is used up (--memory gives it more): {0}")]
     Memory(String),
+    /// Two columns have one name, and an object can have it once.
+    #[error("two columns are called {column}: expected different names (SELECT ... AS ...) for JSON")]
+    Unwritable {
+        /// The name.
+        column: String,
+    },
+    /// The answer has more rows than it may have.
+    #[error(
+        "the answer has more than {0} rows, the limit of a JSON answer: ask for CSV, Arrow or Parquet, or with LIMIT"
+    )]
+    TooManyRows(u64),
+    /// The query takes too long.
+    #[error("the query took longer than {0:?}, its limit")]
+    TooSlow(std::time::Duration),
     /// The collector cannot be asked.
     #[error(transparent)]
     Live(#[from] LiveError),

@@ -27,6 +27,7 @@ mod error;
 mod experts;
 mod format;
 mod functions;
+pub mod http;
 mod layer_column;
 mod live;
 mod provider;

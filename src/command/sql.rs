@@ -47,6 +47,8 @@ enum FormatName {
     Csv,
     /// A Parquet file
     Parquet,
+    /// An Arrow IPC stream
+    Arrow,
 }
 
 impl From<FormatName> for Format {
@@ -56,6 +58,7 @@ impl From<FormatName> for Format {
             FormatName::Json => Self::Json,
             FormatName::Csv => Self::Csv,
             FormatName::Parquet => Self::Parquet,
+            FormatName::Arrow => Self::Arrow,
         }
     }
 }
@@ -63,8 +66,8 @@ impl From<FormatName> for Format {
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, settings: &Settings) -> anyhow::Result<ExitCode> {
     let query = query(arguments.query.as_deref())?;
-    if arguments.format == FormatName::Parquet && std::io::stdout().is_terminal() {
-        bail!("a Parquet file is binary: send it to a file (`> rows.parquet`)");
+    if matches!(arguments.format, FormatName::Parquet | FormatName::Arrow) && std::io::stdout().is_terminal() {
+        bail!("a Parquet file or Arrow stream is binary: send it to a file (`> rows.parquet`)");
     }
     let folder = arguments.data.path(settings);
     arguments.engine.run(async |options| {

@@ -20,6 +20,7 @@ use super::{
     about::About,
     error::LiveError,
     joiner::Call,
+    maintenance::Caretaker,
     state::{State, States},
 };
 use crate::{
@@ -71,6 +72,7 @@ pub(super) struct Committer {
     pub(super) metrics: Arc<Metrics>,
     /// Set when the process is about to end: a commit that keeps failing is given up.
     pub(super) giving_up: Arc<AtomicBool>,
+    pub(super) caretaker: Caretaker,
 }
 
 /// What goes into the next commit.
@@ -105,6 +107,7 @@ impl Committer {
                         return;
                     }
                     self.clean_up(&barrier.state);
+                    self.caretaker.care(&mut self.tables, &self.metrics);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return,

@@ -17,6 +17,7 @@ mod families;
 mod intake;
 mod joiner;
 mod known;
+mod maintenance;
 mod parked;
 mod pending;
 pub(crate) mod record;
@@ -50,11 +51,13 @@ use self::{
     intake::Agents,
     joiner::{Beginning, Call, Joiner},
     known::Known,
+    maintenance::Caretaker,
     state::{State, States},
 };
 pub use self::{
     error::LiveError,
     intake::{Intake, NotTaken},
+    maintenance::Maintenance,
     record::RecordError,
     view::View,
 };
@@ -86,6 +89,8 @@ pub struct Options {
     pub commit_interval: Duration,
     /// Bytes of records between ingest and the join, above which ingest waits. 64 MiB.
     pub queue_bytes: usize,
+    /// Care of the tables.
+    pub maintenance: Maintenance,
     /// The write-ahead log.
     pub log: log::Options,
 }
@@ -102,6 +107,7 @@ impl Default for Options {
             pending_bytes: 256 << 20,
             commit_interval: Duration::from_secs(10),
             queue_bytes: 64 << 20,
+            maintenance: Maintenance::default(),
             log: log::Options { record_bytes: 40 << 20, pending_bytes: 96 << 20, ..log::Options::default() },
         }
     }
@@ -162,6 +168,7 @@ impl Collector {
             to_joiner: calls.clone(),
             metrics: Arc::clone(&metrics),
             giving_up: Arc::clone(&giving_up),
+            caretaker: Caretaker::new(options.maintenance.clone()),
             tables,
         };
         let number = committer.tables.position();

@@ -1,5 +1,6 @@
 //! How an answer is written.
 
+mod arrow;
 mod csv;
 mod json;
 mod parquet;
@@ -8,7 +9,7 @@ mod text;
 
 use std::{fmt, io::Write, str::FromStr};
 
-use arrow::{array::RecordBatch, datatypes::SchemaRef, error::ArrowError};
+use ::arrow::{array::RecordBatch, datatypes::SchemaRef, error::ArrowError};
 
 use crate::error::QueryError;
 
@@ -24,19 +25,22 @@ pub enum Format {
     Csv,
     /// A Parquet file.
     Parquet,
+    /// An Arrow IPC stream.
+    Arrow,
 }
 
 impl Format {
     /// Every format.
-    pub const ALL: [Self; 4] = [Self::Table, Self::Json, Self::Csv, Self::Parquet];
+    pub const ALL: [Self; 5] = [Self::Table, Self::Json, Self::Csv, Self::Parquet, Self::Arrow];
 
-    /// `table`, `json`, `csv` or `parquet`.
+    /// `table`, `json`, `csv`, `parquet` or `arrow`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Table => "table",
             Self::Json => "json",
             Self::Csv => "csv",
             Self::Parquet => "parquet",
+            Self::Arrow => "arrow",
         }
     }
 
@@ -44,13 +48,28 @@ impl Format {
         self,
         schema: SchemaRef,
         output: impl Write + Send + 'a,
-    ) -> Result<Box<dyn RowWriter + 'a>, QueryError> {
+    ) -> Result<Box<dyn RowWriter + Send + 'a>, QueryError> {
+        self.check(&schema)?;
         Ok(match self {
             Self::Table => Box::new(table::Table::new(schema, output)),
             Self::Json => Box::new(json::Json::new(output)),
             Self::Csv => Box::new(csv::Csv::new(schema, output)),
             Self::Parquet => Box::new(parquet::Parquet::new(schema, output)?),
+            Self::Arrow => Box::new(arrow::Arrow::new(&schema, output)?),
         })
+    }
+
+    /// Whether columns of these names can be told in this format.
+    ///
+    /// # Errors
+    /// An object has each name once.
+    pub fn check(self, schema: &SchemaRef) -> Result<(), QueryError> {
+        let mut names = std::collections::HashSet::new();
+        let twice = schema.fields().iter().find(|field| !names.insert(field.name()));
+        match twice.filter(|_| self == Self::Json) {
+            Some(field) => Err(QueryError::Unwritable { column: field.name().clone() }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -65,7 +84,7 @@ impl FromStr for Format {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|format| format.name() == name);
-        known.ok_or_else(|| format!("format {name:?}: expected table, json, csv or parquet"))
+        known.ok_or_else(|| format!("format {name:?}: expected table, json, csv, parquet or arrow"))
     }
 }
 

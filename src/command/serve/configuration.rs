@@ -3,7 +3,8 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use gatescope_collector::live::Options;
+use gatescope_collector::live::{Maintenance, Options};
+use gatescope_query::http::Limits;
 use gatescope_routing::{ModelShape, Policy, RowShape};
 
 use crate::{
@@ -54,6 +55,21 @@ pub(crate) struct Arguments {
     /// Most disk for the write-ahead log, in MiB; above it nothing more is acknowledged [default: no limit]
     #[arg(long, value_name = "MIB", env = "GATESCOPE_LOG_DISK", hide_env_values = true)]
     log_disk: Option<u64>,
+    /// Take out requests that were closed so long ago, by whole days [default: keep all]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, env = "GATESCOPE_RETENTION", hide_env_values = true)]
+    retention: Option<Duration>,
+    /// Keep files that were replaced for so long, for programs that read the tables themselves [default: 24h]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, env = "GATESCOPE_KEEP_REPLACED", hide_env_values = true)]
+    keep_replaced: Option<Duration>,
+    /// Memory of one query's sorts, joins and aggregates, in MiB; what is above goes to temporary files [default: 256]
+    #[arg(long, value_name = "MIB", env = "GATESCOPE_QUERY_MEMORY", hide_env_values = true)]
+    query_memory: Option<usize>,
+    /// How long a query may take [default: 60s]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, env = "GATESCOPE_QUERY_TIME", hide_env_values = true)]
+    query_time: Option<Duration>,
+    /// Queries at once [default: 8]
+    #[arg(long, value_name = "N", env = "GATESCOPE_QUERIES", hide_env_values = true)]
+    queries: Option<usize>,
     /// A log file of this size gets no more records
     #[arg(long, value_name = "BYTES", hide = true)]
     log_file_bytes: Option<u64>,
@@ -82,6 +98,11 @@ pub(super) struct Configuration {
     open_memory: usize,
     log_disk: Option<u64>,
     log_file_bytes: Option<u64>,
+    retention: Option<Duration>,
+    keep_replaced: Duration,
+    query_memory: usize,
+    query_time: Duration,
+    queries: usize,
     pub(super) otlp: Option<String>,
     salvage: bool,
     /// As it is printed.
@@ -114,6 +135,14 @@ impl Configuration {
         let join_timeout = time(arguments.join_timeout, "join-timeout", &settings.join_timeout, 600)?;
         let commit_interval = time(arguments.commit_interval, "commit-interval", &settings.commit_interval, 10)?;
         let open_memory = arguments.open_memory.or(settings.open_memory).unwrap_or(256);
+        let retention = match (arguments.retention, &settings.retention) {
+            (None, None) => None,
+            (flag, file) => Some(time(flag, "retention", file, 0)?),
+        };
+        let keep_replaced = time(arguments.keep_replaced, "keep-replaced", &settings.keep_replaced, 86_400)?;
+        let query_memory = arguments.query_memory.or(settings.query_memory).unwrap_or(256);
+        let query_time = time(arguments.query_time, "query-time", &settings.query_time, 60)?;
+        let queries = arguments.queries.or(settings.queries).unwrap_or(8).max(1);
         let log_disk = arguments.log_disk.or(settings.log_disk);
         let otlp = arguments.otlp.or_else(|| settings.otlp.clone());
         let data = arguments.data.path(settings);
@@ -125,6 +154,11 @@ impl Configuration {
             join_timeout: Some(duration::text(join_timeout)),
             commit_interval: Some(duration::text(commit_interval)),
             open_memory: Some(open_memory),
+            retention: retention.map(duration::text),
+            keep_replaced: Some(duration::text(keep_replaced)),
+            query_memory: Some(query_memory),
+            query_time: Some(duration::text(query_time)),
+            queries: Some(queries),
             log_disk,
             otlp: otlp.clone(),
             ..settings.clone()
@@ -141,6 +175,11 @@ impl Configuration {
             open_memory,
             log_disk,
             log_file_bytes: arguments.log_file_bytes,
+            retention,
+            keep_replaced,
+            query_memory,
+            query_time,
+            queries,
             otlp,
             salvage: arguments.salvage,
             settings,
@@ -152,6 +191,17 @@ impl Configuration {
         toml::to_string(&self.settings).context("printing the configuration")
     }
 
+    /// What queries may use.
+    pub(super) fn query_options(&self) -> gatescope_query::Options {
+        let memory_bytes = self.query_memory.saturating_mul(1 << 20);
+        gatescope_query::Options { memory_bytes, ..gatescope_query::Options::default() }
+    }
+
+    /// How many queries there may be, and for how long.
+    pub(super) fn query_limits(&self) -> Limits {
+        Limits { time: self.query_time, queries: self.queries, ..Limits::default() }
+    }
+
     /// What the collector is told.
     pub(super) fn collector(&self) -> Options {
         let mut options = Options {
@@ -161,6 +211,7 @@ impl Configuration {
             join_timeout: self.join_timeout,
             commit_interval: self.commit_interval,
             open_bytes: self.open_memory.saturating_mul(1 << 20),
+            maintenance: Maintenance { retention: self.retention, kept: self.keep_replaced, ..Maintenance::default() },
             ..Options::default()
         };
         options.log.salvage = self.salvage;

@@ -2,6 +2,7 @@
 
 mod configuration;
 mod http;
+mod live;
 mod servers;
 
 use std::{process::ExitCode, sync::Arc, time::Duration};

@@ -1,6 +1,6 @@
 //! The ports of `serve`.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Context;
 use arrow_flight::flight_service_server::FlightServiceServer;
@@ -9,11 +9,12 @@ use gatescope_collector::{
     ingest::{self, Ingest},
     live::Collector,
 };
+use gatescope_query::Catalogs;
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tonic::transport::{Server, server::TcpIncoming};
 use tower_http::{catch_panic::CatchPanicLayer, trace::TraceLayer};
 
-use super::{configuration::Configuration, http};
+use super::{configuration::Configuration, http, live::Collected};
 use crate::telemetry::Telemetry;
 
 /// Largest gRPC message: twice that of the wire.
@@ -49,7 +50,7 @@ impl Servers {
         listeners: Listeners,
         collector: &Collector,
         telemetry: &Telemetry,
-        _configuration: &Configuration,
+        configuration: &Configuration,
     ) -> anyhow::Result<Self> {
         let (stopping, stop) = watch::channel(false);
         let intake = collector.intake();
@@ -57,9 +58,12 @@ impl Servers {
         let (http_at, flight_at) = (http.local_addr()?, flight.local_addr()?);
         tracing::info!(http = %http_at, flight = %flight_at, "listening");
 
+        let live = Arc::new(Collected(collector.viewer()));
+        let catalogs = Arc::new(Catalogs::new(&configuration.data, configuration.query_options(), live));
         let router = Router::new()
             .merge(http::router(intake.clone(), telemetry.registry()))
             .merge(ingest::router(intake.clone()))
+            .merge(gatescope_query::http::router(Arc::clone(&catalogs), configuration.query_limits()))
             .layer(CatchPanicLayer::new())
             .layer(TraceLayer::new_for_http());
         let serving = axum::serve(http, router).with_graceful_shutdown(told(stop.clone()));

@@ -147,7 +147,7 @@ impl Running {
     fn request(&self, method: &str, path: &str, kind: &str, body: &[u8]) -> (u16, String) {
         let Ok(mut stream) = TcpStream::connect(self.http) else { return (0, String::new()) };
         let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
+            "{method} {path} HTTP/1.0\r\nhost: test\r\nconnection: close\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
         // A server that refuses early closes before it has read all.
