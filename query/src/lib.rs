@@ -42,7 +42,7 @@ pub use self::{
     catalog::Catalog,
     catalogs::Catalogs,
     error::QueryError,
-    format::Format,
+    format::{Format, Relay},
     live::{Live, LiveError, Look},
     session::Options,
 };

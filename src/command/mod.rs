@@ -1,5 +1,6 @@
 //! The commands, a file each.
 
+mod at;
 mod check;
 mod engine;
 mod import;

@@ -8,11 +8,12 @@ use std::{
 use anyhow::{Context, bail};
 use clap::ValueEnum;
 use gatescope_query::{Catalog, Format};
+use hyper::Uri;
 
-use super::{DataFolder, Engine, output::Output};
+use super::{DataFolder, Engine, at, output::Output};
 use crate::settings::Settings;
 
-/// Run SQL on a data folder
+/// Run SQL on a data folder or a running server
 ///
 /// Tables: requests, mismatches, captures, expert_load and a routing_<shape> for each model shape. The view experts has a
 /// row per position, layer and slot; experts(l07) is the list of a layer's experts, expert_counts(l07) counts them, and
@@ -21,6 +22,7 @@ use crate::settings::Settings;
 #[command(after_help = "Examples:
   gatescope sql \"SELECT status, count(*) FROM requests GROUP BY status\"
   gatescope sql \"SELECT position, experts FROM routing('chatcmpl-17') WHERE layer = 7\" --format json
+  gatescope sql --at http://127.0.0.1:7878 \"SELECT count(*) FROM requests WHERE status = 'open'\"
   gatescope sql --data /srv/routing --format csv < load.sql > load.csv
 
 Queries only read. Exit codes: 0 answered, 2 no answer.")]
@@ -28,6 +30,9 @@ pub(crate) struct Arguments {
     /// The query; without it or with -, it is read from standard input
     #[arg(value_name = "QUERY")]
     query: Option<String>,
+    /// Ask a running server instead, as http://127.0.0.1:7878
+    #[arg(long, value_name = "URL", env = "GATESCOPE_AT", hide_env_values = true, conflicts_with = "data")]
+    at: Option<Uri>,
     #[command(flatten)]
     data: DataFolder,
     #[command(flatten)]
@@ -68,6 +73,13 @@ pub(crate) fn run(arguments: Arguments, settings: &Settings) -> anyhow::Result<E
     let query = query(arguments.query.as_deref())?;
     if matches!(arguments.format, FormatName::Parquet | FormatName::Arrow) && std::io::stdout().is_terminal() {
         bail!("a Parquet file or Arrow stream is binary: send it to a file (`> rows.parquet`)");
+    }
+    if let Some(at) = arguments.at {
+        return arguments.engine.run(async |_| {
+            let output = Output::new();
+            let written = at::sql(&at, &query, arguments.format.into(), output.writer()).await?;
+            output.unless_closed(written.map(|()| ExitCode::SUCCESS))
+        });
     }
     let folder = arguments.data.path(settings);
     arguments.engine.run(async |options| {

@@ -4,6 +4,7 @@ mod arrow;
 mod csv;
 mod json;
 mod parquet;
+mod relay;
 mod table;
 mod text;
 
@@ -11,6 +12,7 @@ use std::{fmt, io::Write, str::FromStr};
 
 use ::arrow::{array::RecordBatch, datatypes::SchemaRef, error::ArrowError};
 
+pub use self::relay::Relay;
 use crate::error::QueryError;
 
 /// A way to write rows.

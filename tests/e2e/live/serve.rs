@@ -46,6 +46,7 @@ impl Serve {
         self
     }
 
+    #[cfg(feature = "fail-points")]
     pub(super) fn variable(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.into(), value.into()));
         self
@@ -100,10 +101,6 @@ impl Running {
         self.log.lock().unwrap().clone()
     }
 
-    pub(super) fn pid(&self) -> u32 {
-        self.child.id()
-    }
-
     /// Kills it without a warning.
     pub(super) fn kill(mut self) {
         self.child.kill().unwrap();
@@ -130,6 +127,7 @@ impl Running {
     }
 
     /// Whether it still runs.
+    #[cfg(feature = "fail-points")]
     pub(super) fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }

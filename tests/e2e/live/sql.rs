@@ -94,3 +94,35 @@ fn a_query_that_cannot_be_answered_says_why() {
     assert_eq!(status, 400);
     assert!(answer.contains("expected {\\\"query\\\""), "{answer}");
 }
+
+#[test]
+fn the_command_asks_a_server_and_gives_the_same_rows_as_the_folder() {
+    // given
+    let folder = tempfile::tempdir().unwrap();
+    let serve = Serve::on(folder.path());
+    let running = serve.start();
+    let fleet = Fleet::to(&serve.collector());
+    Simple::many(0..9).iter().for_each(|request| fleet.serve(request));
+    fleet.flush();
+    let at = format!("http://{}", serve.http);
+    let query = "SELECT request_id, status, rows, segments FROM requests ORDER BY request_id";
+    let formats = ["table", "json", "csv"];
+    let gatescope = crate::gatescope::Gatescope::new();
+
+    // when
+    let asked = formats.map(|format| gatescope.run(&["sql", "--at", &at, "--format", format, query], std::io::empty()));
+    let wrong = gatescope.run(&["sql", "--at", &at, "SELECT nothing FROM requests"], std::io::empty());
+    assert!(running.stop().success());
+
+    // then
+    let data = folder.path().to_str().unwrap();
+    for (format, asked) in formats.into_iter().zip(asked) {
+        let read = gatescope.run(&["sql", "--data", data, "--format", format, query], std::io::empty());
+        assert_eq!((asked.code, asked.stdout), (0, read.stdout), "{}", asked.stderr);
+    }
+    assert_eq!(wrong.code, 2);
+    assert!(wrong.stderr.contains("nothing"), "{}", wrong.stderr);
+    let gone = gatescope.run(&["sql", "--at", &at, "SELECT 1"], std::io::empty());
+    assert_eq!(gone.code, 2);
+    assert!(gone.stderr.contains(&serve.http.to_string()), "{}", gone.stderr);
+}
