@@ -16,6 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use super::{
     Options,
     about::{About, ModelsSeen, says_nothing},
+    aliases::Aliases,
     committer::{Barrier, ToCommit, Unsure},
     families::{Arrived, Families, FamilyId, Name, name_of},
     known::Known,
@@ -31,6 +32,8 @@ use crate::{import::models::Models, metrics::Metrics};
 const OPEN_BYTES: usize = 2 << 10;
 /// How long late parts of a closed request are collected before they are joined with what is stored.
 const LATE_PATIENCE: Duration = Duration::from_secs(1);
+/// Other names of closed requests that outlive a restart.
+const ALIASES: usize = 1 << 12;
 /// How often to look at what has waited long enough.
 const TICK: Duration = Duration::from_millis(100);
 
@@ -72,6 +75,7 @@ pub(super) struct Joiner {
     families: Families,
     parking: Parking,
     known: Known,
+    aliases: Aliases,
     models: Models,
     models_seen: ModelsSeen,
     agents: BTreeMap<(Arc<str>, uuid::Uuid), u64>,
@@ -119,6 +123,7 @@ impl Joiner {
             families: Families::default(),
             parking: Parking::new(&folder),
             known,
+            aliases: Aliases::new(state.aliases),
             models: Models::new(options.model.clone()),
             models_seen,
             agents: state.agents.into_iter().map(|seen| ((seen.agent, seen.boot), seen.seq)).collect(),
@@ -245,7 +250,10 @@ impl Joiner {
     }
 
     fn tell(&mut self, told: RequestTold, position: u64, at: i64, now: Instant) {
-        let RequestTold { key, parts, model, began_at, finished_at, name, prefill } = told;
+        let RequestTold { mut key, parts, model, began_at, finished_at, name, prefill } = told;
+        if let Some(request_id) = self.aliases.get(&name_of(&key)) {
+            key.request_id = Arc::clone(request_id);
+        }
         let own_name = name_of(&key);
         let is_late = self.known.remembers(&key);
         let patience = if is_late { LATE_PATIENCE } else { self.options.join_timeout };
@@ -315,6 +323,10 @@ impl Joiner {
             return;
         }
         let Some(family) = self.families.remove(id) else { return };
+        if let Some(key) = keys.first() {
+            let others = family.names.iter().filter(|(_, id)| *id != key.request_id);
+            others.for_each(|name| self.aliases.insert(name.clone(), Arc::clone(&key.request_id)));
+        }
         for key in keys {
             let Some(request) = self.join.end(&key) else { continue };
             let answerers = self.models.answerers(&key.run, family.model.as_ref(), request.sources());
@@ -352,10 +364,16 @@ impl Joiner {
             return;
         }
         self.committed_at = now;
+        let mut open: BTreeSet<Name> = self.families.names().cloned().collect();
+        if self.position < self.covered {
+            // In the middle of a replay: what was open and has not come again yet is still needed.
+            open.extend(self.open_then.iter().cloned());
+        }
         let state = State {
-            position: self.position,
+            position: self.position.max(self.covered),
             replay_from: self.families.first_position().map_or(self.position + 1, |first| first.min(self.position + 1)),
-            open: self.families.names().cloned().collect(),
+            open: open.into_iter().collect(),
+            aliases: self.aliases.newest(ALIASES),
             agents: self
                 .agents
                 .iter()

@@ -11,6 +11,7 @@
 //! thread does is what must be done in order: placing and linking, which moves ranges and copies no row.
 
 mod about;
+mod aliases;
 mod committer;
 mod error;
 mod families;

@@ -24,6 +24,9 @@ pub(super) struct State {
     pub(super) replay_from: u64,
     /// Run and request id of every open request: of the records up to the position, what tells of others is stored.
     pub(super) open: Vec<Name>,
+    /// Other names of requests that were closed lately.
+    #[serde(default)]
+    pub(super) aliases: Vec<(Name, Arc<str>)>,
     /// The last message of every agent.
     pub(super) agents: Vec<AgentSeen>,
     /// What instances said of their models.
@@ -152,6 +155,7 @@ mod tests {
             position,
             replay_from: 3,
             open: vec![("r".into(), "a".into())],
+            aliases: vec![(("r".into(), "p".into()), "d".into())],
             agents: vec![AgentSeen { agent: "p0".into(), boot: Uuid::from_u128(9), seq: 12 }],
             models: vec![ModelSaid::from(&model)],
         }

@@ -126,12 +126,9 @@ impl RequestRow {
             finished_at: request.finished_at,
             closed_at: request.closed_at,
             segments: joined
-                .segments
-                .iter()
-                .map(|segment| StoredSegment {
-                    positions: segment.start..segment.end(),
-                    source: segment.source.clone(),
-                })
+                .provenance()
+                .into_iter()
+                .map(|(positions, source)| StoredSegment { positions, source: source.clone() })
                 .collect(),
             gaps: joined.gaps.clone(),
         }

@@ -1,0 +1,70 @@
+//! Other names of requests that are closed: what a prefill tells after its decode's request has closed is late for that
+//! request, and no request of its own.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use super::families::Name;
+
+/// Names that are remembered.
+const MOST: usize = 1 << 16;
+
+/// Prefills' own names of requests, and what the requests are called.
+#[derive(Debug, Default)]
+pub(super) struct Aliases {
+    requests: HashMap<Name, Arc<str>>,
+    by_age: VecDeque<Name>,
+}
+
+impl Aliases {
+    pub(super) fn new(aliases: impl IntoIterator<Item = (Name, Arc<str>)>) -> Self {
+        let mut all = Self::default();
+        aliases.into_iter().for_each(|(name, request_id)| all.insert(name, request_id));
+        all
+    }
+
+    /// The request that this name stands for.
+    pub(super) fn get(&self, name: &Name) -> Option<&Arc<str>> {
+        self.requests.get(name)
+    }
+
+    pub(super) fn insert(&mut self, name: Name, request_id: Arc<str>) {
+        if self.requests.insert(name.clone(), request_id).is_none() {
+            self.by_age.push_back(name);
+        }
+        while self.by_age.len() > MOST {
+            if let Some(oldest) = self.by_age.pop_front() {
+                self.requests.remove(&oldest);
+            }
+        }
+    }
+
+    /// The names that were remembered last, the oldest first.
+    pub(super) fn newest(&self, most: usize) -> Vec<(Name, Arc<str>)> {
+        let skip = self.by_age.len().saturating_sub(most);
+        let names = self.by_age.iter().skip(skip);
+        names.filter_map(|name| Some((name.clone(), Arc::clone(self.requests.get(name)?)))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oldest_names_are_forgotten_first() {
+        // given
+        let name = |number: usize| -> Name { ("r".into(), number.to_string().into()) };
+        let mut aliases = Aliases::default();
+
+        // when
+        (0..=MOST).for_each(|number| aliases.insert(name(number), "d".into()));
+
+        // then
+        assert_eq!(aliases.get(&name(0)), None);
+        assert_eq!(aliases.get(&name(MOST)).map(|id| &**id), Some("d"));
+        assert_eq!(aliases.newest(1), [(name(MOST), "d".into())]);
+    }
+}
