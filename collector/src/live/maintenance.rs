@@ -14,6 +14,8 @@ use crate::{
 
 /// How often old requests and unneeded files are looked for.
 const EVERY: Duration = Duration::from_secs(3600);
+/// How long to wait after a merge that failed: it may have written much.
+const PAUSE: Duration = Duration::from_secs(300);
 
 /// What is done for the tables.
 #[derive(Debug, Clone)]
@@ -22,7 +24,7 @@ pub struct Maintenance {
     pub compact: bool,
     /// Requests that were closed so long ago are taken out, by whole days; never unless told.
     pub retention: Option<Duration>,
-    /// How long files are kept after they were replaced: a reader may have them open.
+    /// How long files are kept after they were replaced, a week at most: a reader may have them open.
     pub kept: Duration,
 }
 
@@ -38,17 +40,20 @@ pub(super) struct Caretaker {
     options: Maintenance,
     merging: Option<Receiver<Result<Compacted, TablesError>>>,
     looked_at: Instant,
+    /// When a merge failed last: the next waits.
+    failed_at: Option<Instant>,
 }
 
 impl Caretaker {
     pub(super) fn new(options: Maintenance) -> Self {
-        Self { options, merging: None, looked_at: Instant::now() }
+        Self { options, merging: None, looked_at: Instant::now(), failed_at: None }
     }
 
     /// Does what is due and short, and begins what is long on a thread of its own. What fails is tried again later: the
     /// tables are as they were.
     pub(super) fn care(&mut self, tables: &mut Tables, metrics: &Metrics) {
         if let Err(error) = self.merge(tables, metrics) {
+            self.failed_at = Some(Instant::now());
             metrics.maintenance_failed();
             tracing::warn!(%error, "small files stay");
         }
@@ -77,7 +82,7 @@ impl Caretaker {
             metrics.merged(merged.files as u64);
             tracing::debug!(files = merged.files, into = merged.into, "merged small files");
         }
-        if !self.options.compact {
+        if !self.options.compact || self.failed_at.is_some_and(|at| at.elapsed() < PAUSE) {
             return Ok(());
         }
         let Some(compaction) = tables.plan_compaction(&CompactionOptions::default()) else { return Ok(()) };

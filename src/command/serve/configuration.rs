@@ -3,7 +3,10 @@
 use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use anyhow::Context;
-use gatescope_collector::live::{Maintenance, Options};
+use gatescope_collector::{
+    live::{Maintenance, Options},
+    tables::KEPT_AFTER_REMOVAL,
+};
 use gatescope_query::http::Limits;
 use gatescope_routing::{ModelShape, Policy, RowShape};
 
@@ -140,6 +143,11 @@ impl Configuration {
             (flag, file) => Some(time(flag, "retention", file, 0)?),
         };
         let keep_replaced = time(arguments.keep_replaced, "keep-replaced", &settings.keep_replaced, 86_400)?;
+        if keep_replaced > KEPT_AFTER_REMOVAL {
+            anyhow::bail!(
+                "--keep-replaced: expected a week (7d) at most: the tables' logs do not name files for longer"
+            );
+        }
         let query_memory = arguments.query_memory.or(settings.query_memory).unwrap_or(256);
         let query_time = time(arguments.query_time, "query-time", &settings.query_time, 60)?;
         let queries = arguments.queries.or(settings.queries).unwrap_or(8).max(1);

@@ -3,6 +3,7 @@
 #[cfg(feature = "fail-points")]
 mod crash;
 mod fleet;
+mod hostile;
 mod http;
 mod kill;
 mod serve;
@@ -42,12 +43,17 @@ fn compare(data: &Path, requests: &[Simple]) -> Result<(), String> {
         return Err(format!("{key} is stored and was never sent"));
     }
     let stored = tables.stored(&keys).map_err(|error| error.to_string())?;
-    for request in requests {
+    // Reading rows back opens files for each request: of many, some.
+    let compared = requests.len() / 300 + 1;
+    for (index, request) in requests.iter().enumerate() {
         let key = request.key();
         let Some(stored) = stored.get(&key) else { return Err(format!("{key} is not stored")) };
         if stored.request.status != Status::Whole || !stored.findings.is_empty() {
             let (status, findings) = (stored.request.status, &stored.findings);
             return Err(format!("{key} is {status:?} with {findings:?}"));
+        }
+        if index % compared != 0 {
+            continue;
         }
         let segments = tables.stored_rows(&stored.request).map_err(|error| error.to_string())?;
         let rows: Vec<u8> = segments.iter().flat_map(|segment| segment.rows.bytes().to_vec()).collect();
