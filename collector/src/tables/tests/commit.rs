@@ -104,6 +104,58 @@ fn a_folder_stays_short_to_open_after_many_commits() {
 }
 
 #[test]
+fn a_commit_reads_nothing_of_what_the_tables_have() {
+    // given tables whose logs and files are out of reach
+    let folder = tempfile::tempdir().unwrap();
+    let mut tables = Tables::open(folder.path()).unwrap();
+    commit(&mut tables, &[small("a")]);
+    let logs: Vec<_> = tables.logs.values().map(|log| log.folder().join("_delta_log")).collect();
+    let aside = |log: &Path| log.with_file_name("aside");
+    for log in &logs {
+        std::fs::rename(log, aside(log)).unwrap();
+        std::fs::create_dir(log).unwrap();
+    }
+
+    // when
+    commit(&mut tables, &[small("b")]);
+
+    // then
+    for log in &logs {
+        let entry = "00000000000000000002.json";
+        std::fs::rename(log.join(entry), aside(log).join(entry)).unwrap();
+        std::fs::remove_dir(log).unwrap();
+        std::fs::rename(aside(log), log).unwrap();
+    }
+    drop(tables);
+    let tables = Tables::open(folder.path()).unwrap();
+    assert_eq!(ids_in(&read(&tables, "requests")), ["a", "b"]);
+}
+
+#[test]
+fn another_program_that_writes_to_a_table_is_told_and_overcome() {
+    // given a version that is not ours
+    let folder = tempfile::tempdir().unwrap();
+    let mut tables = Tables::open(folder.path()).unwrap();
+    commit(&mut tables, &[small("a")]);
+    let log = folder.path().join("captures/_delta_log");
+    std::fs::write(log.join("00000000000000000002.json"), "{\"commitInfo\":{\"operation\":\"theirs\"}}").unwrap();
+
+    // when
+    let batch = tables.begin();
+    let mut writer = batch.writer();
+    writer.add(&small("b")).unwrap();
+    writer.finish().unwrap();
+    let error = tables.commit(batch).unwrap_err();
+
+    // then the commit has happened, and the next one gives the table its part
+    assert!(error.to_string().contains("captures: Delta log: "), "{error}");
+    assert_eq!(tables.position(), 2);
+    commit(&mut tables, &[small("c")]);
+    assert_eq!(ids_in(&read(&tables, "captures")), ["a", "b", "c"]);
+    assert!(log.join("00000000000000000004.json").exists());
+}
+
+#[test]
 fn the_tables_ask_for_no_feature_of_their_readers() {
     let folder = tempfile::tempdir().unwrap();
     let mut tables = Tables::open(folder.path()).unwrap();
