@@ -216,8 +216,9 @@ impl Log {
             sync_file(&log.join(name))?;
         }
         sync_folder(&log)?;
-        let expired = milliseconds_before_now(VERSIONS_KEPT);
-        cleanup_expired_logs_for(version, self.store.as_ref(), expired, None).await.context(&self.folder, "")?;
+        // The checkpoint before this one stays, however old: a reader may have to go back by a version.
+        let (newest, expired) = (version.saturating_sub(1), milliseconds_before_now(VERSIONS_KEPT));
+        cleanup_expired_logs_for(newest, self.store.as_ref(), expired, None).await.context(&self.folder, "")?;
         Ok(())
     }
 

@@ -104,6 +104,44 @@ fn a_folder_stays_short_to_open_after_many_commits() {
 }
 
 #[test]
+fn old_versions_go_when_a_checkpoint_has_summed_them_up_and_readers_can_still_go_back() {
+    // given a folder in which nothing happened for two days
+    let folder = tempfile::tempdir().unwrap();
+    let mut tables = Tables::open(folder.path()).unwrap();
+    (10..21).for_each(|id| commit(&mut tables, &[small(&id.to_string())]));
+    let log = folder.path().join("captures/_delta_log");
+    let versions = |extension: &str| {
+        let names = std::fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut versions: Vec<u64> = names
+            .filter_map(|name| name.strip_suffix(extension)?.strip_prefix("000000000000000000")?.parse().ok())
+            .collect();
+        versions.sort_unstable();
+        versions
+    };
+    assert_eq!((versions(".json"), versions(".checkpoint.parquet")), ((0..=11).collect(), vec![4, 8]));
+    let before = std::time::SystemTime::now() - std::time::Duration::from_secs(2 * 24 * 3600);
+    for entry in std::fs::read_dir(&log).unwrap() {
+        std::fs::File::open(entry.unwrap().path()).unwrap().set_modified(before).unwrap();
+    }
+
+    // when the next checkpoint is due
+    commit(&mut tables, &[small("21")]);
+
+    // then the one before it and what came after that are still there
+    assert_eq!((versions(".json"), versions(".checkpoint.parquet")), ((8..=12).collect(), vec![8, 12]));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let url = url::Url::from_directory_path(folder.path().join("captures").canonicalize().unwrap()).unwrap();
+    for version in [11, 12] {
+        let table = runtime.block_on(deltalake::open_table_with_version(url.clone(), version)).unwrap();
+        assert_eq!(table.snapshot().unwrap().log_data().num_files(), version as usize);
+    }
+    drop(tables);
+    let tables = Tables::open(folder.path()).unwrap();
+    assert_eq!(ids_in(&read(&tables, "captures")).len(), 12);
+    assert_eq!(tables.position(), 12);
+}
+
+#[test]
 fn a_commit_reads_nothing_of_what_the_tables_have() {
     // given tables whose logs and files are out of reach
     let folder = tempfile::tempdir().unwrap();
