@@ -337,6 +337,24 @@ fn what_cannot_be_merged_says_why_and_leaves_nothing_behind() {
 }
 
 #[test]
+fn files_of_fixed_tables_stay_smaller() {
+    // given a target that an eighth of which holds two of their files
+    let folder = tempfile::tempdir().unwrap();
+    let mut tables = with_commits(folder.path(), 10..18);
+    let largest = tables.logs["requests"].files().map(|file| file.bytes).max().unwrap();
+    let options = CompactionOptions { target_bytes: 8 * 2 * (largest + 1), thorough: true };
+
+    // when
+    let compaction = tables.plan_compaction(&options).unwrap();
+    let merged = tables.commit_compacted(compaction.run().unwrap()).unwrap();
+
+    // then
+    assert!(merged.files > 8);
+    assert_eq!(files(&tables, "requests").len(), 7);
+    assert_eq!(files(&tables, "routing_3x2_u8").len(), 1);
+}
+
+#[test]
 fn increments_that_cancel_out_leave_no_row() {
     let folder = tempfile::tempdir().unwrap();
     let mut tables = with_commits(folder.path(), [10]);
