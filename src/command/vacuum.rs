@@ -21,7 +21,7 @@ use crate::{settings::Settings, shutdown};
 ///
 /// Removes data files that no table refers to any more, once they have been unneeded for a week: a query or another
 /// program may still be reading them. With --compact, small files are merged first, towards 256 MiB. The folder must not
-/// be written to meanwhile: a running server does this by itself.
+/// be written to meanwhile.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   gatescope vacuum
@@ -39,8 +39,8 @@ pub(crate) struct Arguments {
     /// Take out the requests that were closed before this day (UTC) first, with all that belongs to them
     #[arg(long, value_name = "YYYY-MM-DD")]
     expire_before: Option<NaiveDate>,
-    /// How long files are kept after they were replaced or expired [default: 168]
-    #[arg(long, value_name = "HOURS")]
+    /// How long files are kept after they were replaced or expired, up to a week [default: 168]
+    #[arg(long, value_name = "HOURS", value_parser = clap::value_parser!(u32).range(..=168))]
     keep_hours: Option<u32>,
     /// How the summary is printed
     #[arg(long, value_enum, default_value_t = Format::Text)]

@@ -43,9 +43,9 @@ pub const LOG_APPLICATION: &str = "gatescope.log";
 /// Versions between two checkpoints: what a reader has to read besides one.
 const VERSIONS_PER_CHECKPOINT: u64 = if cfg!(test) { 4 } else { 64 };
 
-/// How long versions stay that a checkpoint has summed up, for readers that follow a table version by version. Every
-/// reader lists them: at a commit in ten seconds these are 8,640.
-const VERSIONS_KEPT: Duration = Duration::from_secs(24 * 3600);
+/// Versions that stay though a checkpoint has summed them up, for readers that go back or follow a table version by
+/// version: at a commit in ten seconds these are those of some five hours. Every reader lists them all.
+const VERSIONS_KEPT: u64 = if cfg!(test) { 4 } else { 2_048 };
 
 /// A table and how far it is.
 pub(super) struct Log {
@@ -216,8 +216,8 @@ impl Log {
             sync_file(&log.join(name))?;
         }
         sync_folder(&log)?;
-        let expired = milliseconds_before_now(VERSIONS_KEPT);
-        cleanup_expired_logs_for(version, self.store.as_ref(), expired, None).await.context(&self.folder, "")?;
+        let (kept, now) = (version.saturating_sub(VERSIONS_KEPT), milliseconds_before_now(Duration::ZERO));
+        cleanup_expired_logs_for(kept, self.store.as_ref(), now, None).await.context(&self.folder, "")?;
         Ok(())
     }
 

@@ -51,7 +51,8 @@ impl Tables {
     }
 
     /// Removes the data files that no table refers to any more: those that a commit took out longer ago than `kept`, and
-    /// what failed batches left. Those of a compaction under way stay. [`KEPT_AFTER_REMOVAL`] leaves readers a week.
+    /// what failed batches left. Those of a compaction under way stay. [`KEPT_AFTER_REMOVAL`] leaves readers a week, which is
+    /// the most: the logs do not say for longer what they took out.
     ///
     /// # Errors
     /// Where a log or folder cannot be read or a file not be removed.

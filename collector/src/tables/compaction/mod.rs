@@ -24,16 +24,22 @@ use super::{
     Tables,
     closed::{Closed, both},
     error::Result,
+    fixed_tables,
     log::Log,
     parquet_file::{DataFile, FileName, sync_folder},
     table_file::TableFile,
 };
 use crate::fail_point::{Step, reach};
 
+/// Large enough for a file of a fixed table is this part of what it is for a routing table.
+const FIXED_SHARE: u64 = 8;
+
 /// When files are merged.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompactionOptions {
-    /// Bytes of a file that is large enough. No file is made larger by merging.
+    /// Bytes of a file of a routing table that is large enough; in the other tables an eighth of it is. No file is made
+    /// larger by merging. When a request is stored anew, each file that has something of it is written again, which takes
+    /// longer row by row, as in the other tables, than by whole row groups.
     pub target_bytes: u64,
     /// Whether to merge whatever can be merged. Otherwise files wait until there are enough of about equal size, so
     /// that no row is written again more than four times: what tables that are being written to want.
@@ -124,7 +130,10 @@ impl Tables {
                 let name = FileName::parse(&file.path)?;
                 Some(Candidate { name, bytes: file.bytes, day: file.closed.map(Closed::day) })
             };
-            let sources = choose(log.files().filter_map(candidate).collect(), options)?;
+            let is_fixed = fixed_tables().iter().any(|(name, _)| name == table);
+            let target_bytes = if is_fixed { options.target_bytes / FIXED_SHARE } else { options.target_bytes };
+            let options = CompactionOptions { target_bytes, ..*options };
+            let sources = choose(log.files().filter_map(candidate).collect(), &options)?;
             let closed = sources.iter().filter_map(|source| log.file(&source.name.to_string())?.closed);
             let closed = closed.fold(None, |all, one| both(all, Some(one)));
             Some(Part { table: table.clone(), sources, closed })

@@ -104,6 +104,92 @@ fn a_folder_stays_short_to_open_after_many_commits() {
 }
 
 #[test]
+fn old_versions_go_when_a_checkpoint_has_summed_them_up_and_readers_can_still_go_back() {
+    // given
+    let folder = tempfile::tempdir().unwrap();
+    let mut tables = Tables::open(folder.path()).unwrap();
+    (10..21).for_each(|id| commit(&mut tables, &[small(&id.to_string())]));
+    let log = folder.path().join("captures/_delta_log");
+    let versions = |extension: &str| {
+        let names = std::fs::read_dir(&log).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        let mut versions: Vec<u64> = names
+            .filter_map(|name| name.strip_suffix(extension)?.strip_prefix("000000000000000000")?.parse().ok())
+            .collect();
+        versions.sort_unstable();
+        versions
+    };
+    assert_eq!((versions(".json"), versions(".checkpoint.parquet")), ((4..=11).collect(), vec![4, 8]));
+
+    // when the next checkpoint is due
+    commit(&mut tables, &[small("21")]);
+
+    // then as many versions as there should be, and the checkpoint that they begin with, are still there
+    assert_eq!((versions(".json"), versions(".checkpoint.parquet")), ((8..=12).collect(), vec![8, 12]));
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let url = url::Url::from_directory_path(folder.path().join("captures").canonicalize().unwrap()).unwrap();
+    for version in [11, 12] {
+        let table = runtime.block_on(deltalake::open_table_with_version(url.clone(), version)).unwrap();
+        assert_eq!(table.snapshot().unwrap().log_data().num_files(), version as usize);
+    }
+    drop(tables);
+    let tables = Tables::open(folder.path()).unwrap();
+    assert_eq!(ids_in(&read(&tables, "captures")).len(), 12);
+    assert_eq!(tables.position(), 12);
+}
+
+#[test]
+fn a_commit_reads_nothing_of_what_the_tables_have() {
+    // given tables whose logs and files are out of reach
+    let folder = tempfile::tempdir().unwrap();
+    let mut tables = Tables::open(folder.path()).unwrap();
+    commit(&mut tables, &[small("a")]);
+    let logs: Vec<_> = tables.logs.values().map(|log| log.folder().join("_delta_log")).collect();
+    let aside = |log: &Path| log.with_file_name("aside");
+    for log in &logs {
+        std::fs::rename(log, aside(log)).unwrap();
+        std::fs::create_dir(log).unwrap();
+    }
+
+    // when
+    commit(&mut tables, &[small("b")]);
+
+    // then
+    for log in &logs {
+        let entry = "00000000000000000002.json";
+        std::fs::rename(log.join(entry), aside(log).join(entry)).unwrap();
+        std::fs::remove_dir(log).unwrap();
+        std::fs::rename(aside(log), log).unwrap();
+    }
+    drop(tables);
+    let tables = Tables::open(folder.path()).unwrap();
+    assert_eq!(ids_in(&read(&tables, "requests")), ["a", "b"]);
+}
+
+#[test]
+fn another_program_that_writes_to_a_table_is_told_and_overcome() {
+    // given a version that is not ours
+    let folder = tempfile::tempdir().unwrap();
+    let mut tables = Tables::open(folder.path()).unwrap();
+    commit(&mut tables, &[small("a")]);
+    let log = folder.path().join("captures/_delta_log");
+    std::fs::write(log.join("00000000000000000002.json"), "{\"commitInfo\":{\"operation\":\"theirs\"}}").unwrap();
+
+    // when
+    let batch = tables.begin();
+    let mut writer = batch.writer();
+    writer.add(&small("b")).unwrap();
+    writer.finish().unwrap();
+    let error = tables.commit(batch).unwrap_err();
+
+    // then the commit has happened, and the next one gives the table its part
+    assert!(error.to_string().contains("captures: Delta log: "), "{error}");
+    assert_eq!(tables.position(), 2);
+    commit(&mut tables, &[small("c")]);
+    assert_eq!(ids_in(&read(&tables, "captures")), ["a", "b", "c"]);
+    assert!(log.join("00000000000000000004.json").exists());
+}
+
+#[test]
 fn the_tables_ask_for_no_feature_of_their_readers() {
     let folder = tempfile::tempdir().unwrap();
     let mut tables = Tables::open(folder.path()).unwrap();

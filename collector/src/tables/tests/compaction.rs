@@ -14,7 +14,7 @@ use parquet::{
 };
 
 use super::{ClosedRequest, Tables, commit, ids_in, read, request, small, strings, total_load};
-use crate::tables::{CompactionOptions, KEPT_AFTER_REMOVAL, Merged, closed::DAY, parquet_file::FileName};
+use crate::tables::{CompactionOptions, KEPT_AFTER_REMOVAL, Merged, TablesError, closed::DAY, parquet_file::FileName};
 
 const TABLES: [&str; 5] = ["requests", "mismatches", "captures", "expert_load", "routing_3x2_u8"];
 
@@ -317,6 +317,41 @@ fn files_of_two_days_are_not_merged() {
     assert_eq!(ids_in(&read(&tables, "requests")).len(), 6);
     let first = super::read_file(&folder.path().join("requests").join(&files(&tables, "requests")[0]));
     assert_eq!(strings(&first[0], "request_id"), ["10", "11", "12"]);
+}
+
+#[test]
+fn what_cannot_be_merged_says_why_and_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut tables = with_commits(folder.path(), 10..14);
+    let lost = folder.path().join("captures").join(&files(&tables, "captures")[1]);
+    std::fs::rename(&lost, folder.path().join("aside")).unwrap();
+
+    let error = tables.plan_compaction(&ALL).unwrap().run().unwrap_err();
+
+    assert!(matches!(&error, TablesError::File { path, .. } if *path == lost), "{error}");
+    std::fs::rename(folder.path().join("aside"), &lost).unwrap();
+    assert_eq!((data_files(folder.path()), marks(folder.path())), (20, 0));
+    commit(&mut tables, &[small("b")]);
+    compact(&mut tables, &ALL);
+    assert_eq!(ids_in(&read(&tables, "captures")), ["10", "11", "12", "13", "b"]);
+}
+
+#[test]
+fn files_of_fixed_tables_stay_smaller() {
+    // given a target that an eighth of which holds two of their files
+    let folder = tempfile::tempdir().unwrap();
+    let mut tables = with_commits(folder.path(), 10..18);
+    let largest = tables.logs["requests"].files().map(|file| file.bytes).max().unwrap();
+    let options = CompactionOptions { target_bytes: 8 * 2 * (largest + 1), thorough: true };
+
+    // when
+    let compaction = tables.plan_compaction(&options).unwrap();
+    let merged = tables.commit_compacted(compaction.run().unwrap()).unwrap();
+
+    // then
+    assert!(merged.files > 8);
+    assert_eq!(files(&tables, "requests").len(), 7);
+    assert_eq!(files(&tables, "routing_3x2_u8").len(), 1);
 }
 
 #[test]

@@ -185,8 +185,7 @@ fn the_day_of_a_file_outlives_checkpoints_and_merging() {
     (16..22).for_each(|id| commit(&mut tables, &[closed(&id.to_string(), 3)]));
     let rows = rows_of(&tables, "captures").len();
     drop(tables);
-    let log = folder.path().join("captures/_delta_log");
-    (0..12).for_each(|version| std::fs::remove_file(log.join(format!("{version:020}.json"))).unwrap());
+    assert!(!folder.path().join("captures/_delta_log/00000000000000000006.json").exists());
     let mut tables = Tables::open(folder.path()).unwrap();
     assert_eq!(rows_of(&tables, "captures").len(), rows);
 

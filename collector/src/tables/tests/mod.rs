@@ -6,7 +6,6 @@ mod content;
 mod covering;
 mod crash;
 mod expire;
-mod pace;
 mod replace;
 
 use std::path::Path;
