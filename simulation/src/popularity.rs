@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn a_model_that_would_take_gigabytes_of_rows_gets_fewer_of_them() {
-        let popularity = popularity(1024, 256, 300, 0);
+        let popularity = popularity(1024, 256, 300, 1022);
         assert!(popularity.pool.len() <= TOPICS * 4 * 1024 * 256 * 2, "{}", popularity.pool.len());
     }
 }

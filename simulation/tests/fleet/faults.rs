@@ -13,7 +13,7 @@ fn each_fault_is_found_where_it_was_put_and_nothing_else_is() {
         let told = run(&options);
         assert!(told.injected.len() >= 2, "{fault}: {} injected", told.injected.len());
 
-        for order in [Order::AsTold, Order::Mixed(5)] {
+        for order in [Order::Mixed(5)] {
             // when
             let requests = joined(&ordered(&told.events, order), &options);
 
