@@ -6,6 +6,7 @@ mod fleet;
 mod http;
 mod kill;
 mod serve;
+mod simulated;
 mod sql;
 mod stop;
 mod stream;
