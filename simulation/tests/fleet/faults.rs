@@ -9,7 +9,7 @@ use crate::{Order, joined, options, ordered, run};
 fn each_fault_is_found_where_it_was_put_and_nothing_else_is() {
     for &fault in Fault::ALL {
         // given
-        let options = Options { faults: vec![fault], fault_rate: 0.6, ..options() };
+        let options = Options { faults: vec![fault], fault_rate: 0.6, requests: Some(200), ..options() };
         let told = run(&options);
         assert!(told.injected.len() >= 2, "{fault}: {} injected", told.injected.len());
 
