@@ -100,6 +100,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_fault_is_in_the_documentation_with_its_check() {
+        let page = include_str!("../../docs/testing.md");
+        for fault in Fault::ALL {
+            let row = format!("| `{fault}` | {} | {} |", fault.check(), fault.about());
+            assert!(page.contains(&row), "{row}");
+        }
+    }
+
+    #[test]
     fn faults_are_asked_for_by_name() {
         for fault in Fault::ALL {
             assert_eq!(fault.name().parse(), Ok(*fault));

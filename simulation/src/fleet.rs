@@ -192,14 +192,13 @@ impl Fleet {
         for (wait, step) in serving.step(step, &mut desk)? {
             self.plan(at + wait, slot, step);
         }
-        match serving.finished() {
-            Ok(plan) => {
-                let answered = Answered::new(plan, self.deployment.clone());
-                self.out.push_back(Output::Finished(Box::new(answered)));
-                let wait = self.random.random_range(0..20_000);
-                self.admit(slot, at + wait);
-            }
-            Err(serving) => self.serving[slot] = Some(serving),
+        if serving.is_finished() {
+            let answered = Answered::new(serving.into_plan(), self.deployment.clone());
+            self.out.push_back(Output::Finished(Box::new(answered)));
+            let wait = self.random.random_range(0..20_000);
+            self.admit(slot, at + wait);
+        } else {
+            self.serving[slot] = Some(serving);
         }
         Ok(())
     }

@@ -68,9 +68,14 @@ impl Serving {
         Self { open: plan.choices.len(), plan, aim, injected: false, prefill_told: false }
     }
 
-    /// The request, once everything has happened to it.
-    pub(crate) fn finished(self) -> Result<Plan, Self> {
-        if self.open == 0 { Ok(self.plan) } else { Err(self) }
+    /// Whether everything has happened to the request.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.open == 0
+    }
+
+    /// The request.
+    pub(crate) fn into_plan(self) -> Plan {
+        self.plan
     }
 
     /// Does a step; says what comes after it, and after how many microseconds.

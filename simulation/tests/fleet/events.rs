@@ -22,10 +22,9 @@ fn the_same_seed_tells_the_same_and_another_one_does_not() {
         (told.events.iter().map(|(instance, _)| *instance).collect::<Vec<_>>(), batches)
     };
     assert_eq!(text(&one), text(&again));
-    assert_eq!(one.truth_lines, again.truth_lines);
-    assert_eq!(one.answer_lines, again.answer_lines);
+    assert_eq!(one.lines(), again.lines());
     assert_eq!(one.injected, again.injected);
-    assert_ne!(one.truth_lines, other.truth_lines);
+    assert_ne!(one.lines().0, other.lines().0);
 }
 
 #[test]

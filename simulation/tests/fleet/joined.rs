@@ -70,7 +70,8 @@ fn recorded_answers_are_those_that_engines_give() {
     };
 
     // when
-    let (truth, answers) = (read(&told.truth_lines), read(&told.answer_lines));
+    let (truth, answers) = told.lines();
+    let (truth, answers) = (read(&truth), read(&answers));
 
     // then
     assert_eq!(truth.len(), 300);

@@ -10,7 +10,7 @@ mod joined;
 use std::{collections::BTreeMap, sync::Arc};
 
 use gatescope_routing::{Context, Join, Joined, LayerSet, ModelShape, RequestKey, RowShape, Rules, rows::Rows};
-use gatescope_simulation::{Fleet, Injection, Options, Output};
+use gatescope_simulation::{Answered, Fleet, Injection, Options, Output};
 use gatescope_wire::{Event, Told};
 use rand::{RngExt, SeedableRng};
 use rand_pcg::Pcg64;
@@ -38,8 +38,7 @@ struct Run {
     events: Vec<(usize, Event)>,
     truth: BTreeMap<(Arc<str>, u32), Rows>,
     injected: Vec<Injection>,
-    truth_lines: Vec<u8>,
-    answer_lines: Vec<u8>,
+    answered: Vec<Answered>,
 }
 
 fn run(options: &Options) -> Run {
@@ -53,12 +52,23 @@ fn run(options: &Options) -> Run {
                     let rows = answered.rows(choice).unwrap();
                     assert!(all.truth.insert((answered.request_id().clone(), choice as u32), rows).is_none());
                 }
-                answered.write_truth(&mut all.truth_lines).unwrap();
-                answered.write_answers(&mut all.answer_lines).unwrap();
+                all.answered.push(*answered);
             }
         }
     }
     all
+}
+
+impl Run {
+    /// Truth and answers as recorded responses.
+    fn lines(&self) -> (Vec<u8>, Vec<u8>) {
+        let (mut truth, mut answers) = (Vec::new(), Vec::new());
+        for answered in &self.answered {
+            answered.write_truth(&mut truth).unwrap();
+            answered.write_answers(&mut answers).unwrap();
+        }
+        (truth, answers)
+    }
 }
 
 /// In which order the streams of instances come.

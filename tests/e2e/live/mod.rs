@@ -7,6 +7,7 @@ mod hostile;
 mod http;
 mod kill;
 mod serve;
+mod simulated;
 mod sql;
 mod stop;
 mod stream;
