@@ -42,7 +42,7 @@ fn an_unknown_key_or_variable_is_an_error_that_names_it() {
 
     // then
     assert_eq!((variable.code, key.code), (2, 2));
-    assert!(variable.stderr.contains("GATESCOPE_DTA: unknown; expected one of GATESCOPE_DATA"), "{}", variable.stderr);
+    assert!(variable.stderr.contains("GATESCOPE_DTA: unknown; expected one of GATESCOPE_AT, "), "{}", variable.stderr);
     assert!(key.stderr.contains("gatescope.toml:1: unknown field `dta`"), "{}", key.stderr);
 }
 

@@ -3,14 +3,15 @@
 use std::{collections::HashMap, sync::Arc};
 
 use gatescope_routing::{
-    IdWidth, LayerSet, ModelShape,
-    join::{Context, Joined, Policy, RequestJoin, Rules},
+    IdWidth, LayerSet, ModelShape, Rows,
+    check::inspect,
+    join::{BlockReference, Context, Joined, Policy, RequestJoin, Rules},
     span::{RequestKey, WireType},
 };
 use gatescope_wire::ModelSeen;
 
 use super::families::{Arrived, Family};
-use crate::tables::{Arrival, ClosedRequest};
+use crate::tables::{Arrival, BlockName, ClosedRequest};
 
 /// Instances whose models are remembered.
 const MOST_MODELS: usize = 1 << 16;
@@ -85,6 +86,14 @@ impl About {
 
     pub(super) fn context(&self) -> Context<'_> {
         Context { live_layers: Some(&self.live), parent: None }
+    }
+
+    /// Blocks that were found arrived when they were named.
+    pub(super) fn arrive_with(&mut self, awaited: &[BlockReference], blocks: &HashMap<BlockName, Rows>) {
+        let found = awaited.iter().filter_map(|reference| blocks.get(&BlockName::from(reference)));
+        let (at, position) = self.arrived.last().map_or((0, 0), |last| (last.at, last.position));
+        let new = found.map(|rows| Arrived { payload_hash: inspect(rows).payload_hash, at, position });
+        self.arrived = self.arrived.iter().copied().chain(new).collect();
     }
 
     /// The request as the tables take it.

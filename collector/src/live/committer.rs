@@ -1,7 +1,6 @@
 //! The thread that stores: closed requests go into Parquet files as they come; a barrier makes them a commit.
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,24 +10,17 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
-use gatescope_routing::{
-    join::{Context, Joined, RequestJoin, Segment},
-    span::RequestKey,
-};
 
 use super::{
-    about::About,
     error::LiveError,
     joiner::Call,
     maintenance::Caretaker,
+    settle::{Settler, Unsure},
     state::{State, States},
 };
 use crate::{
     fail_point::{self, Step},
-    import::{
-        encode::Encoders,
-        stored::{Completion, adds},
-    },
+    import::encode::Encoders,
     log::Log,
     metrics::Metrics,
     tables::{Batch, ClosedRequest, Tables},
@@ -47,14 +39,6 @@ pub(super) enum ToCommit {
     Unsure(Box<Unsure>),
     /// All before this is one commit.
     Barrier(Box<Barrier>),
-}
-
-/// A closed request whose new self depends on what is stored.
-#[derive(Debug)]
-pub(super) struct Unsure {
-    pub(super) about: About,
-    pub(super) request: Arc<RequestJoin>,
-    pub(super) joined: Joined,
 }
 
 /// The end of a commit.
@@ -169,7 +153,8 @@ impl Committer {
                 (batch, encoders)
             }
         };
-        for request in self.settle(closed)? {
+        let settler = Settler { tables: &self.tables, metrics: &self.metrics, closed: &closed.requests };
+        for request in settler.settle(&closed.unsure)? {
             if !encoders.send(Arc::new(request)) {
                 break;
             }
@@ -184,54 +169,6 @@ impl Committer {
         let committed = self.tables.commit_covering(batch, state.position)?;
         fail_point::reach(Step::CommitAfterTables);
         Ok(committed.position)
-    }
-
-    /// What becomes of requests that may be stored: joined with what is stored, or nothing where they add nothing.
-    fn settle(&self, closed: &Closed) -> Result<Vec<ClosedRequest>, LiveError> {
-        let keys: Vec<RequestKey> = closed.unsure.iter().map(|unsure| unsure.about.key.clone()).collect();
-        if keys.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut stored = self.tables.stored(&keys)?;
-        let mut settled: HashMap<RequestKey, ClosedRequest> = HashMap::new();
-        for unsure in &closed.unsure {
-            let about = &unsure.about;
-            let closed_at = chrono::Utc::now().timestamp_micros();
-            match stored.remove(&about.key) {
-                Some(stored) if adds(&unsure.joined, &stored) => {
-                    let segments = self.tables.stored_rows(&stored.request)?;
-                    let completion =
-                        Completion { stored: &stored, segments, joined: &unsure.joined, wire_type: about.wire_type };
-                    let request = RequestJoin::clone(&unsure.request);
-                    let joined = completion.complete(request, &about.rules(), &about.context());
-                    let mut about = about.clone();
-                    about.model = stored.request.model.clone().or(about.model);
-                    about.began_at = stored.request.started_at.into_iter().chain(about.began_at).min();
-                    about.finished_at = about.finished_at.max(stored.request.finished_at);
-                    settled.insert(about.key.clone(), about.closed(joined, closed_at, true));
-                }
-                Some(_) => self.metrics.duplicate_requests(1),
-                None => {
-                    let parent = unsure.request.parent().map(|parent| self.parent_rows(about, parent, closed));
-                    let parent = parent.transpose()?;
-                    let context = Context { live_layers: Some(&about.live), parent: parent.as_deref() };
-                    let joined = unsure.request.close(&about.rules(), &context);
-                    self.metrics.closed(&joined);
-                    settled.insert(about.key.clone(), about.closed(joined, closed_at, false));
-                }
-            }
-        }
-        Ok(settled.into_values().collect())
-    }
-
-    /// The rows of the earlier request that has the prefix that this one leaves out.
-    fn parent_rows(&self, about: &About, parent: &Arc<str>, closed: &Closed) -> Result<Vec<Segment>, LiveError> {
-        let key = RequestKey { run: Arc::clone(&about.key.run), request_id: Arc::clone(parent), choice: 0 };
-        if let Some(request) = closed.requests.iter().find(|request| request.key == key) {
-            return Ok(request.joined.segments.clone());
-        }
-        let stored = self.tables.stored(std::slice::from_ref(&key))?;
-        stored.get(&key).map_or(Ok(Vec::new()), |stored| Ok(self.tables.stored_rows(&stored.request)?))
     }
 
     /// Removes what the commit has made unneeded. What cannot be removed now is removed after a later commit.

@@ -212,6 +212,14 @@ impl Families {
         self.by_first.iter().map(|(_, id)| *id)
     }
 
+    /// How long a family waits for more from now on, where that is shorter than before.
+    pub(super) fn wait(&mut self, id: FamilyId, patience: Duration) {
+        if let Some(family) = self.open.get_mut(&id).filter(|family| family.patience > patience) {
+            family.patience = patience;
+            self.checks.insert((family.told_at + patience, id));
+        }
+    }
+
     /// The names of all open families.
     pub(super) fn names(&self) -> impl Iterator<Item = &Name> {
         self.open.values().flat_map(|family| &family.names)

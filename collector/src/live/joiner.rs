@@ -17,11 +17,12 @@ use super::{
     Options,
     about::{About, ModelsSeen, says_nothing},
     aliases::Aliases,
-    committer::{Barrier, ToCommit, Unsure},
+    committer::{Barrier, ToCommit},
     families::{Arrived, Families, FamilyId, Name, name_of},
     known::Known,
     parked::Parking,
     pending::Pending,
+    settle::Unsure,
     state::{AgentSeen, ModelSaid, State},
     told::{RequestTold, Told},
     view::{Glimpse, OpenRequest},
@@ -32,6 +33,8 @@ use crate::{import::models::Models, metrics::Metrics};
 const OPEN_BYTES: usize = 2 << 10;
 /// How long late parts of a closed request are collected before they are joined with what is stored.
 const LATE_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the blocks that a finished request names may still come.
+const BLOCK_PATIENCE: Duration = Duration::from_secs(2);
 /// Other names of closed requests that outlive a restart.
 const ALIASES: usize = 1 << 12;
 /// How often to look at what has waited long enough.
@@ -279,11 +282,17 @@ impl Joiner {
         if is_late {
             self.metrics.late(parts.len() as u64);
         }
-        if family.has_ended {
+        let has_ended = family.has_ended;
+        if has_ended {
             self.unpark(id);
         }
         for part in parts {
             self.join.apply(&key, part);
+        }
+        let resolved = self.join.resolve(&key);
+        if has_ended && self.join.get(&resolved).is_some_and(|request| request.awaited().next().is_some()) {
+            // Blocks that are not in memory are looked for in the tables.
+            self.families.wait(id, BLOCK_PATIENCE);
         }
         let others = [
             name.and_then(|name| self.join.identify(&key, name)),
@@ -337,7 +346,8 @@ impl Joiner {
                 continue;
             }
             self.models.learn(&answerers, &joined);
-            let closed = if self.known.may_have(&key) || request.parent().is_some() {
+            let depends = request.parent().is_some() || request.awaited().next().is_some();
+            let closed = if depends || self.known.may_have(&key) {
                 self.pending.hide(&key);
                 ToCommit::Unsure(Box::new(Unsure { about, request, joined }))
             } else {

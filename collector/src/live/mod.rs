@@ -23,6 +23,7 @@ mod parked;
 mod pending;
 pub(crate) mod record;
 mod replay;
+mod settle;
 mod state;
 #[cfg(test)]
 mod tests;

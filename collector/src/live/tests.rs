@@ -4,8 +4,9 @@ use std::{collections::BTreeMap, path::Path, sync::Arc, time::Duration};
 
 use gatescope_routing::{
     Anchor, Finish, IdWidth, KvLink, RequestKey, Role, RowShape, Rows, Source, Span, Start, Status, WireType,
+    join::BlockReference, span::BlockHash,
 };
-use gatescope_wire::{Event, Link, Request, Started, Told as Say, decode, encode, ipc};
+use gatescope_wire::{Block, Event, Link, Request, Started, Told as Say, decode, encode, ipc};
 use proptest::prelude::*;
 
 use super::{
@@ -324,4 +325,47 @@ fn rows_that_contradict_stored_ones_are_reported_and_change_nothing() {
     assert_eq!(rows, &traffic.expected());
     assert_eq!(*status, Status::Conflict);
     assert!(*findings > 0);
+}
+
+#[test]
+fn a_block_that_is_named_after_a_restart_has_the_rows_that_were_stored() {
+    // given
+    let folder = tempfile::tempdir().unwrap();
+    let first = Traffic { request: 1, prompt: 16, completion: 3, piece: 16 };
+    let second = Traffic { request: 2, ..first.clone() };
+    let hash = BlockHash(vec![9; 32].into());
+    let with_block = |event: Event| match event {
+        Event::Request(Request { key, at, told: Say::Span(span) }) if span.source.role == Role::Prefill => {
+            Event::Request(Request { key, at, told: Say::Span(Span { block: Some(hash.clone()), ..span }) })
+        }
+        other => other,
+    };
+    let by_hash = |event: Event| match event {
+        Event::Request(Request { key, at, told: Say::Span(span) }) if span.source.role == Role::Prefill => {
+            let reference =
+                BlockReference { source: span.source, start: 0, hash: hash.clone(), generation: span.generation };
+            Event::Request(Request { key, at, told: Say::Block(Block { reference, rows: 16 }) })
+        }
+        other => other,
+    };
+
+    // when
+    runtime().block_on(async {
+        let collector = start(folder.path(), options()).await;
+        let events: Vec<Event> = first.events().into_iter().map(with_block).collect();
+        send(collector.intake(), &events).await;
+        collector.stop(Duration::from_secs(20)).await.unwrap();
+        let collector = start(folder.path(), Options { join_timeout: Duration::from_secs(600), ..options() }).await;
+        let events: Vec<Event> = second.events().into_iter().map(by_hash).collect();
+        send(collector.intake(), &events).await;
+        tokio::time::sleep(Duration::from_millis(2600)).await;
+        collector.stop(Duration::from_secs(20)).await.unwrap();
+    });
+
+    // then
+    let stored = stored(folder.path(), &[first.key(), second.key()]);
+    // The same block of the same engine has the same rows, and the decode recomputed the last of them.
+    let (_, _, rows) = &stored[&second.key()];
+    assert_eq!(rows[..16 * ROW], first.expected()[..16 * ROW]);
+    assert_eq!(rows[16 * ROW..], second.expected()[16 * ROW..]);
 }

@@ -13,6 +13,7 @@ use parquet::{
 };
 
 use super::{
+    blocks::BLOCK_HASH,
     chunk::compression,
     error::{Context, Result},
     parquet_file::{DataFile, FileName, Stats, Unreferenced},
@@ -117,6 +118,12 @@ fn writer<C: Columns>(file: File) -> ParquetResult<ArrowWriter<File>> {
             .set_column_bloom_filter_enabled("request_id".into(), true)
             .set_column_bloom_filter_fpp("request_id".into(), 0.01)
             .set_column_bloom_filter_max_ndv("request_id".into(), IDS_PER_GROUP);
+    }
+    if C::schema().column_with_name(BLOCK_HASH).is_some() {
+        properties = properties
+            .set_column_bloom_filter_enabled(BLOCK_HASH.into(), true)
+            .set_column_bloom_filter_fpp(BLOCK_HASH.into(), 0.01)
+            .set_column_bloom_filter_max_ndv(BLOCK_HASH.into(), IDS_PER_GROUP);
     }
     ArrowWriter::try_new(file, C::schema(), Some(properties.build()))
 }

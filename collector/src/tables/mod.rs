@@ -22,6 +22,7 @@
 
 mod arrow_file;
 mod batch;
+mod blocks;
 mod captures;
 mod chunk;
 mod closed;
@@ -79,6 +80,7 @@ use self::{
 };
 pub use self::{
     batch::{Batch, BatchWriter},
+    blocks::{BlockName, rows_between},
     captures::CaptureRow,
     commit::Committed,
     compaction::{Compacted, Compaction, CompactionOptions, Merged},

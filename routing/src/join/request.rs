@@ -139,13 +139,18 @@ impl RequestJoin {
         if own { &[] } else { &self.adopted }
     }
 
+    /// Blocks that were named by hash and have not been seen.
+    pub fn awaited(&self) -> impl Iterator<Item = &super::BlockReference> {
+        self.awaited.iter()
+    }
+
     /// The prefill's rows, for the other choices of the same prompt.
     pub(super) fn prefilled(&self) -> Vec<Held> {
         self.spans.iter().filter(|held| held.span.source.role == Role::Prefill).cloned().collect()
     }
 
     /// Takes the rows of blocks that were named by hash.
-    pub(super) fn resolve(&mut self, find: impl FnMut(&super::BlockReference) -> Option<Rows>) {
+    pub fn resolve(&mut self, find: impl FnMut(&super::BlockReference) -> Option<Rows>) {
         for (reference, rows) in self.awaited.resolve(find) {
             let wire_type = crate::span::WireType::of(rows.width());
             let span = Span {

@@ -182,7 +182,9 @@ fn a_full_disk_is_said_and_got_over() {
     more.iter().for_each(|request| fleet.serve(request));
     until("noticing", &running, || running.get("/readyz").0 == 503);
     let said = running.get("/readyz").1;
+    drop(file);
     std::fs::remove_file(&filler).unwrap();
+
     fleet.flush();
 
     // then

@@ -1,0 +1,121 @@
+//! What becomes of closed requests whose new self depends on what is stored: those that are stored already, those that
+//! leave out a prefix which an earlier request has, and those that name blocks by hash which came before the collector's
+//! memory.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use gatescope_routing::{
+    join::{BlockReference, Context, Joined, RequestJoin, Segment},
+    rows::Rows,
+    span::RequestKey,
+};
+
+use super::{about::About, error::LiveError};
+use crate::{
+    import::stored::{Completion, adds},
+    metrics::Metrics,
+    tables::{BlockName, ClosedRequest, Tables, rows_between},
+};
+
+/// A closed request whose new self depends on what is stored.
+#[derive(Debug)]
+pub(super) struct Unsure {
+    pub(super) about: About,
+    pub(super) request: Arc<RequestJoin>,
+    pub(super) joined: Joined,
+}
+
+/// Settles them against the tables and what is about to be stored.
+pub(super) struct Settler<'a> {
+    pub(super) tables: &'a Tables,
+    pub(super) metrics: &'a Metrics,
+    /// Requests of the same commit.
+    pub(super) closed: &'a [Arc<ClosedRequest>],
+}
+
+impl Settler<'_> {
+    /// The requests to store; those that add nothing are not among them.
+    pub(super) fn settle(&self, unsure: &[Unsure]) -> Result<Vec<ClosedRequest>, LiveError> {
+        if unsure.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys: Vec<RequestKey> = unsure.iter().map(|unsure| unsure.about.key.clone()).collect();
+        let mut stored = self.tables.stored(&keys)?;
+        let blocks = self.blocks(unsure)?;
+        let mut settled = Vec::new();
+        for unsure in unsure {
+            let closed_at = chrono::Utc::now().timestamp_micros();
+            let mut about = unsure.about.clone();
+            let mut request = RequestJoin::clone(&unsure.request);
+            let awaited: Vec<BlockReference> = request.awaited().cloned().collect();
+            let mut joined = unsure.joined.clone();
+            if !awaited.is_empty() {
+                about.arrive_with(&awaited, &blocks);
+                request.resolve(|reference| blocks.get(&BlockName::from(reference)).cloned());
+                joined = request.close(&about.rules(), &about.context());
+            }
+            match stored.remove(&about.key) {
+                Some(stored) if adds(&joined, &stored) => {
+                    let segments = self.tables.stored_rows(&stored.request)?;
+                    let completion =
+                        Completion { stored: &stored, segments, joined: &joined, wire_type: about.wire_type };
+                    let joined = completion.complete(request, &about.rules(), &about.context());
+                    about.model = stored.request.model.clone().or(about.model);
+                    about.began_at = stored.request.started_at.into_iter().chain(about.began_at).min();
+                    about.finished_at = about.finished_at.max(stored.request.finished_at);
+                    settled.push(about.closed(joined, closed_at, true));
+                }
+                Some(_) => self.metrics.duplicate_requests(1),
+                None => {
+                    let parent = request.parent().map(|parent| self.parent_rows(&about, parent)).transpose()?;
+                    let context = Context { live_layers: Some(&about.live), parent: parent.as_deref() };
+                    let joined = request.close(&about.rules(), &context);
+                    self.metrics.closed(&joined);
+                    settled.push(about.closed(joined, closed_at, false));
+                }
+            }
+        }
+        Ok(settled)
+    }
+
+    /// The rows of blocks that the requests wait for.
+    fn blocks(&self, unsure: &[Unsure]) -> Result<HashMap<BlockName, Rows>, LiveError> {
+        let mut wanted: HashSet<BlockName> =
+            unsure.iter().flat_map(|unsure| unsure.request.awaited()).map(BlockName::from).collect();
+        let mut found = HashMap::new();
+        if wanted.is_empty() {
+            return Ok(found);
+        }
+        for request in self.closed {
+            for capture in &request.joined.captures {
+                let (Some(hash), Some(start)) = (&capture.block, capture.start) else { continue };
+                let (instance, generation) = (Arc::clone(&capture.source.instance), capture.generation);
+                let name = BlockName { instance, generation, hash: hash.clone() };
+                if wanted.contains(&name)
+                    && let Some(rows) =
+                        rows_between(&request.joined.segments, &name.instance, start, start + capture.rows)
+                {
+                    wanted.remove(&name);
+                    found.insert(name, rows);
+                }
+            }
+        }
+        if !wanted.is_empty() {
+            found.extend(self.tables.blocks(&wanted)?);
+        }
+        Ok(found)
+    }
+
+    /// The rows of the earlier request that has the prefix that this one leaves out.
+    fn parent_rows(&self, about: &About, parent: &Arc<str>) -> Result<Vec<Segment>, LiveError> {
+        let key = RequestKey { run: Arc::clone(&about.key.run), request_id: Arc::clone(parent), choice: 0 };
+        if let Some(request) = self.closed.iter().find(|request| request.key == key) {
+            return Ok(request.joined.segments.clone());
+        }
+        let stored = self.tables.stored(std::slice::from_ref(&key))?;
+        stored.get(&key).map_or(Ok(Vec::new()), |stored| Ok(self.tables.stored_rows(&stored.request)?))
+    }
+}
