@@ -6,6 +6,8 @@ use std::{
     sync::Arc,
 };
 
+use gatescope_routing::span::KvLink;
+
 use super::families::Name;
 
 /// Names that are remembered.
@@ -41,12 +43,27 @@ impl Aliases {
         }
     }
 
+    /// A closed request has named a prefill that never came.
+    pub(super) fn want(&mut self, run: &Arc<str>, prefill: &KvLink, request_id: &Arc<str>) {
+        self.insert(wanted_name(run, prefill), Arc::clone(request_id));
+    }
+
+    /// The closed request that has named this prefill.
+    pub(super) fn wanted(&self, run: &Arc<str>, prefill: &KvLink) -> Option<Arc<str>> {
+        self.get(&wanted_name(run, prefill)).cloned()
+    }
+
     /// The names that were remembered last, the oldest first.
     pub(super) fn newest(&self, most: usize) -> Vec<(Name, Arc<str>)> {
         let skip = self.by_age.len().saturating_sub(most);
         let names = self.by_age.iter().skip(skip);
         names.filter_map(|name| Some((name.clone(), Arc::clone(self.requests.get(name)?)))).collect()
     }
+}
+
+/// A prefill's name inside of its engine, as no request is called.
+fn wanted_name(run: &Arc<str>, prefill: &KvLink) -> Name {
+    (Arc::clone(run), format!("{}\0{}", prefill.engine_id, prefill.request_id).into())
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gatescope_routing::span::{RequestKey, WireType};
+use gatescope_routing::span::{KvLink, RequestKey, WireType};
 
 use super::parked::Parked;
 
@@ -55,6 +55,8 @@ pub(super) struct Family {
     pub(super) is_late: bool,
     /// Whether an instance that ends requests has finished it: it may be whole with every part that comes.
     pub(super) has_ended: bool,
+    /// Prefills that its decodes have named and that have not come.
+    pub(super) wanted: BTreeSet<KvLink>,
     /// Parts that memory had no room for.
     pub(super) parked: Vec<(RequestKey, Parked)>,
 }
@@ -75,6 +77,7 @@ impl Family {
         self.wire_type = self.wire_type.or(other.wire_type);
         self.is_late |= other.is_late;
         self.has_ended |= other.has_ended;
+        self.wanted.extend(other.wanted);
         self.parked.extend(other.parked);
     }
 
@@ -139,6 +142,7 @@ impl Families {
             wire_type: None,
             is_late: false,
             has_ended: false,
+            wanted: BTreeSet::new(),
             parked: Vec::new(),
         });
         family.told_at = now;

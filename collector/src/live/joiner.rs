@@ -33,8 +33,8 @@ use crate::{import::models::Models, metrics::Metrics};
 const OPEN_BYTES: usize = 2 << 10;
 /// How long late parts of a closed request are collected before they are joined with what is stored.
 const LATE_PATIENCE: Duration = Duration::from_secs(1);
-/// How long the blocks that a finished request names may still come.
-const BLOCK_PATIENCE: Duration = Duration::from_secs(2);
+/// How long what a finished request has named, blocks or its prefill, may still come.
+const NAMED_PATIENCE: Duration = Duration::from_secs(2);
 /// Other names of closed requests that outlive a restart.
 const ALIASES: usize = 1 << 12;
 /// How often to look at what has waited long enough.
@@ -245,7 +245,13 @@ impl Joiner {
         let ready: BTreeSet<FamilyId> =
             self.join.take_ready().iter().filter_map(|key| self.families.find(&name_of(key))).collect();
         for id in ready {
-            if self.is_whole(id) {
+            if !self.is_whole(id) {
+                continue;
+            }
+            if self.families.get(id).is_some_and(|family| !family.wanted.is_empty()) {
+                // The decode has all rows by itself; the prefill that it named may still come and be compared.
+                self.families.wait(id, NAMED_PATIENCE);
+            } else {
                 self.close(id);
             }
         }
@@ -254,6 +260,9 @@ impl Joiner {
 
     fn tell(&mut self, told: RequestTold, position: u64, at: i64, now: Instant) {
         let RequestTold { mut key, parts, model, began_at, finished_at, name, prefill } = told;
+        if let Some(request_id) = name.as_ref().and_then(|name| self.aliases.wanted(&key.run, name)) {
+            self.aliases.insert(name_of(&key), request_id);
+        }
         if let Some(request_id) = self.aliases.get(&name_of(&key)) {
             key.request_id = Arc::clone(request_id);
         }
@@ -292,20 +301,33 @@ impl Joiner {
         let resolved = self.join.resolve(&key);
         if has_ended && self.join.get(&resolved).is_some_and(|request| request.awaited().next().is_some()) {
             // Blocks that are not in memory are looked for in the tables.
-            self.families.wait(id, BLOCK_PATIENCE);
+            self.families.wait(id, NAMED_PATIENCE);
         }
-        let others = [
-            name.and_then(|name| self.join.identify(&key, name)),
-            prefill.and_then(|prefill| self.join.link(&key, prefill)),
-        ];
-        for other in others.into_iter().flatten() {
-            self.families.unite(&own_name, &name_of(&other));
+        if let Some(other) = name.and_then(|name| self.join.identify(&key, name)) {
+            self.unite(&own_name, &other);
+        }
+        if let Some(prefill) = prefill {
+            match self.join.link(&key, prefill.clone()) {
+                Some(other) => self.unite(&own_name, &other),
+                None => {
+                    if let Some(family) = self.families.get_mut(id) {
+                        family.wanted.insert(prefill);
+                    }
+                }
+            }
         }
         // What a link has brought together may be whole.
         if let Some(id) = self.families.find(&own_name)
             && self.families.get(id).is_some_and(|family| family.has_ended)
         {
             self.unpark(id);
+        }
+    }
+
+    fn unite(&mut self, name: &Name, other: &RequestKey) {
+        self.families.unite(name, &name_of(other));
+        if let Some(family) = self.families.find(name).and_then(|id| self.families.get_mut(id)) {
+            family.wanted.clear();
         }
     }
 
@@ -335,7 +357,14 @@ impl Joiner {
         if let Some(key) = keys.first() {
             let others = family.names.iter().filter(|(_, id)| *id != key.request_id);
             others.for_each(|name| self.aliases.insert(name.clone(), Arc::clone(&key.request_id)));
+            for prefill in &family.wanted {
+                self.aliases.want(&key.run, prefill, &key.request_id);
+            }
         }
+        // One choice's prompt is that of all: where it is not in memory, none of them is complete.
+        let depends = keys.iter().filter_map(|key| self.join.get(key));
+        let depends =
+            depends.into_iter().any(|request| request.parent().is_some() || request.awaited().next().is_some());
         for key in keys {
             let Some(request) = self.join.end(&key) else { continue };
             let answerers = self.models.answerers(&key.run, family.model.as_ref(), request.sources());
@@ -346,10 +375,9 @@ impl Joiner {
                 continue;
             }
             self.models.learn(&answerers, &joined);
-            let depends = request.parent().is_some() || request.awaited().next().is_some();
             let closed = if depends || self.known.may_have(&key) {
                 self.pending.hide(&key);
-                ToCommit::Unsure(Box::new(Unsure { about, request, joined }))
+                ToCommit::Unsure(Box::new(Unsure { about, request }))
             } else {
                 let closed_at = chrono::Utc::now().timestamp_micros();
                 self.metrics.closed(&joined);

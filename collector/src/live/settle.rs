@@ -8,7 +8,7 @@ use std::{
 };
 
 use gatescope_routing::{
-    join::{BlockReference, Context, Joined, RequestJoin, Segment},
+    join::{BlockReference, Context, RequestJoin, Segment},
     rows::Rows,
     span::RequestKey,
 };
@@ -25,7 +25,6 @@ use crate::{
 pub(super) struct Unsure {
     pub(super) about: About,
     pub(super) request: Arc<RequestJoin>,
-    pub(super) joined: Joined,
 }
 
 /// Settles them against the tables and what is about to be stored.
@@ -45,18 +44,15 @@ impl Settler<'_> {
         let keys: Vec<RequestKey> = unsure.iter().map(|unsure| unsure.about.key.clone()).collect();
         let mut stored = self.tables.stored(&keys)?;
         let blocks = self.blocks(unsure)?;
+        let resolved = resolved(unsure, &blocks);
         let mut settled = Vec::new();
-        for unsure in unsure {
+        for (unsure, request) in unsure.iter().zip(&resolved) {
             let closed_at = chrono::Utc::now().timestamp_micros();
             let mut about = unsure.about.clone();
-            let mut request = RequestJoin::clone(&unsure.request);
-            let awaited: Vec<BlockReference> = request.awaited().cloned().collect();
-            let mut joined = unsure.joined.clone();
-            if !awaited.is_empty() {
-                about.arrive_with(&awaited, &blocks);
-                request.resolve(|reference| blocks.get(&BlockName::from(reference)).cloned());
-                joined = request.close(&about.rules(), &about.context());
-            }
+            let awaited: Vec<BlockReference> = unsure.request.awaited().cloned().collect();
+            about.arrive_with(&awaited, &blocks);
+            let request = RequestJoin::clone(request);
+            let joined = request.close(&about.rules(), &about.context());
             match stored.remove(&about.key) {
                 Some(stored) if adds(&joined, &stored) => {
                     let segments = self.tables.stored_rows(&stored.request)?;
@@ -118,4 +114,29 @@ impl Settler<'_> {
         let stored = self.tables.stored(std::slice::from_ref(&key))?;
         stored.get(&key).map_or(Ok(Vec::new()), |stored| Ok(self.tables.stored_rows(&stored.request)?))
     }
+}
+
+/// The requests with the blocks that they named, and with the prompt that their first choice has.
+fn resolved(unsure: &[Unsure], blocks: &HashMap<BlockName, Rows>) -> Vec<Arc<RequestJoin>> {
+    let mut requests: Vec<Arc<RequestJoin>> = unsure.iter().map(|unsure| Arc::clone(&unsure.request)).collect();
+    for request in &mut requests {
+        if request.awaited().next().is_some() {
+            Arc::make_mut(request).resolve(|reference| blocks.get(&BlockName::from(reference)).cloned());
+        }
+    }
+    let firsts: HashMap<RequestKey, Arc<RequestJoin>> = unsure
+        .iter()
+        .zip(&requests)
+        .filter(|(unsure, _)| unsure.about.key.choice == 0)
+        .map(|(unsure, request)| (unsure.about.key.clone(), Arc::clone(request)))
+        .collect();
+    for (unsure, request) in unsure.iter().zip(&mut requests) {
+        let first = RequestKey { choice: 0, ..unsure.about.key.clone() };
+        if unsure.about.key.choice > 0
+            && let Some(first) = firsts.get(&first)
+        {
+            Arc::make_mut(request).adopt(first);
+        }
+    }
+    requests
 }

@@ -144,6 +144,11 @@ impl RequestJoin {
         self.awaited.iter()
     }
 
+    /// Takes the prefill rows of the first choice: the same prompt was prefilled once for all choices.
+    pub fn adopt(&mut self, first: &Self) {
+        self.adopted = first.prefilled();
+    }
+
     /// The prefill's rows, for the other choices of the same prompt.
     pub(super) fn prefilled(&self) -> Vec<Held> {
         self.spans.iter().filter(|held| held.span.source.role == Role::Prefill).cloned().collect()
