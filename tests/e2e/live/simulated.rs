@@ -1,5 +1,7 @@
 //! A simulated fleet in front of a running collector: what comes out is held against the truth beside.
 
+use std::{process::Stdio, thread, time::Duration};
+
 use serde_json::Value;
 
 use super::serve::Serve;
@@ -11,17 +13,41 @@ const SMALL: [&str; 10] =
 
 #[test]
 fn a_simulated_fleet_comes_out_as_the_truth_beside_it() {
+    let seen = simulated(&["--requests", "120", "--seed", "7"], 0);
+
+    assert_eq!(seen["requests"], 120);
+}
+
+#[test]
+fn a_collector_that_is_killed_in_the_middle_forgets_no_block_that_is_only_named_later() {
+    let seen = simulated(&["--requests", "500", "--seed", "9", "--rate", "12000"], 3);
+
+    assert_eq!(seen["requests"], 500);
+}
+
+/// Simulates a fleet, killing the collector so often meanwhile, and holds what is stored against the truth. Gives the
+/// summary.
+fn simulated(bounds: &[&str], kills: u32) -> Value {
     // given
     let gatescope = Gatescope::new();
     let data = gatescope.folder().join("data");
     let serve = Serve::on(&data).argument("--join-timeout").argument("60s");
-    let running = serve.start();
-
-    // when
+    let mut running = serve.start();
     let collector = serve.collector();
     let fleet = ["simulate", "--collector", &collector, "--prefill", "2", "--decode", "2", "--colocated", "1"];
-    let bounds = ["--requests", "120", "--seed", "7", "--truth", "truth.jsonl", "--format", "json"];
-    let simulated = gatescope.run(&[&fleet[..], &bounds[..], &SMALL[..]].concat(), std::io::empty());
+    let output = ["--truth", "truth.jsonl", "--format", "json"];
+    let arguments = [&fleet[..], bounds, &output[..], &SMALL[..]].concat();
+
+    // when
+    let simulating = gatescope.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    for kill in 0..kills {
+        thread::sleep(Duration::from_millis(1200 + 700 * u64::from(kill)));
+        running.kill();
+        running = serve.start();
+    }
+    let simulated = simulating.wait_with_output().unwrap();
+    // What was named and is not in memory is looked for after two seconds.
+    thread::sleep(Duration::from_secs(3));
     assert!(running.stop().success());
     let data = data.to_str().unwrap();
     let imported = gatescope.import(&["truth.jsonl", "--run", "truth", "--data", data]);
@@ -31,12 +57,12 @@ fn a_simulated_fleet_comes_out_as_the_truth_beside_it() {
     );
 
     // then
-    assert_eq!(simulated.code, 0, "{simulated:?}");
-    let summary: Value = serde_json::from_str(&simulated.stdout).unwrap();
-    assert_eq!(summary["requests"], 120);
+    assert!(simulated.status.success(), "{}", String::from_utf8_lossy(&simulated.stderr));
+    let summary: Value = serde_json::from_slice(&simulated.stdout).unwrap();
     assert_eq!(summary["events"]["taken"], summary["events"]["acknowledged"]);
     assert_eq!(imported.ran.code, 0, "{:?}", imported.ran);
     assert_eq!(checked.code, 0, "{}", checked.stdout);
+    summary
 }
 
 #[test]
