@@ -9,6 +9,7 @@ use std::{
 use arrow::datatypes::SchemaRef;
 use datafusion::{
     catalog::TableProvider,
+    execution::runtime_env::RuntimeEnv,
     logical_expr::{AggregateUDF, LogicalPlan, ScalarUDF},
     prelude::SessionContext,
 };
@@ -20,7 +21,7 @@ use crate::{
     functions::{ExpertCounts, Experts, Routing},
     live::{LiveTable, Look},
     provider::DeltaFiles,
-    session::{Options, session},
+    session::{Options, runtime, session},
     snapshot::{TableSnapshot, read_tables},
     tables::{EXPERT_LOAD, FIXED, ROUTING_PREFIX, fixed_schema, sql_schema},
 };
@@ -46,13 +47,15 @@ impl Catalog {
     /// If the folder is not there, holds no tables of gatescope, or a table's log cannot be read.
     pub async fn open(folder: &Path, options: &Options) -> Result<Self, QueryError> {
         let tables = read_tables(folder).await?;
+        let runtime = runtime(folder, options)?;
         let plain = |_: &str, files: DeltaFiles| -> Arc<dyn TableProvider> { Arc::new(files) };
-        Self::of(folder, options, &tables, &[], plain).await
+        Self::of(folder, runtime, options, &tables, &[], plain).await
     }
 
     /// The tables together with what a collector holds.
     pub(crate) async fn of_live(
         folder: &Path,
+        runtime: Arc<RuntimeEnv>,
         options: &Options,
         tables: &BTreeMap<String, TableSnapshot>,
         look: &Arc<dyn Look>,
@@ -60,17 +63,18 @@ impl Catalog {
         let live = |name: &str, files: DeltaFiles| -> Arc<dyn TableProvider> {
             Arc::new(LiveTable::new(name.to_owned(), files, Arc::clone(look)))
         };
-        Self::of(folder, options, tables, &look.routing_tables(), live).await
+        Self::of(folder, runtime, options, tables, &look.routing_tables(), live).await
     }
 
     async fn of(
         folder: &Path,
+        runtime: Arc<RuntimeEnv>,
         options: &Options,
         tables: &BTreeMap<String, TableSnapshot>,
         more_routing: &[(String, SchemaRef)],
         provider: impl Fn(&str, DeltaFiles) -> Arc<dyn TableProvider>,
     ) -> Result<Self, QueryError> {
-        let (context, store) = session(folder, options)?;
+        let (context, store) = session(runtime, options)?;
         for name in FIXED {
             let table = tables.get(name).cloned().unwrap_or_else(|| empty(name));
             let shown = if name == EXPERT_LOAD { INCREMENTS } else { name };

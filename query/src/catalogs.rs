@@ -7,29 +7,35 @@ use std::{
     sync::Arc,
 };
 
-use tokio::sync::Mutex;
+use datafusion::execution::runtime_env::RuntimeEnv;
+use tokio::sync::{Mutex, OnceCell};
 
 use crate::{
     catalog::Catalog,
     error::QueryError,
     live::Live,
-    session::Options,
+    session::{Options, runtime},
     snapshot::{TableSnapshot, read_tables_at},
 };
+
+/// The tables at a position.
+type Read = (u64, Arc<BTreeMap<String, TableSnapshot>>);
 
 /// Opens the catalog of a folder that a collector writes to, as often as it is asked.
 pub struct Catalogs {
     folder: PathBuf,
     options: Options,
     live: Arc<dyn Live>,
+    /// Shared by all queries: made with the first, when the folder is there.
+    runtime: OnceCell<Arc<RuntimeEnv>>,
     /// The tables as they were read last, and the position that they were read at.
-    last: Mutex<Option<(u64, Arc<BTreeMap<String, TableSnapshot>>)>>,
+    last: Mutex<Option<Read>>,
 }
 
 impl Catalogs {
     /// Of this folder, together with what the collector has not stored yet.
     pub fn new(folder: &Path, options: Options, live: Arc<dyn Live>) -> Self {
-        Self { folder: folder.to_owned(), options, live, last: Mutex::new(None) }
+        Self { folder: folder.to_owned(), options, live, runtime: OnceCell::new(), last: Mutex::new(None) }
     }
 
     /// The catalog as of now.
@@ -39,7 +45,8 @@ impl Catalogs {
     pub async fn open(&self) -> Result<Catalog, QueryError> {
         let look = self.live.look().await?;
         let tables = self.tables_at(look.position()).await?;
-        Catalog::of_live(&self.folder, &self.options, &tables, &look).await
+        let runtime = self.runtime.get_or_try_init(async || runtime(&self.folder, &self.options)).await?;
+        Catalog::of_live(&self.folder, Arc::clone(runtime), &self.options, &tables, &look).await
     }
 
     async fn tables_at(&self, position: u64) -> Result<Arc<BTreeMap<String, TableSnapshot>>, QueryError> {

@@ -36,6 +36,7 @@ mod snapshot;
 mod statistics;
 mod tables;
 pub mod verdict;
+mod yielding;
 
 pub use self::{
     answer::Answer,

@@ -8,14 +8,14 @@ use datafusion::{
         SessionStateBuilder,
         memory_pool::{FairSpillPool, TrackConsumersPool},
         object_store::{ObjectStoreRegistry, ObjectStoreUrl},
-        runtime_env::RuntimeEnvBuilder,
+        runtime_env::{RuntimeEnv, RuntimeEnvBuilder},
     },
     prelude::{SessionConfig, SessionContext},
 };
 use object_store::{ObjectStore, local::LocalFileSystem};
 use url::Url;
 
-use crate::error::QueryError;
+use crate::{error::QueryError, yielding::YieldingJoins};
 
 /// Where the data folder stands in plans.
 const STORE: &str = "gatescope://data/";
@@ -26,7 +26,7 @@ const MERGED_RUNS: usize = 16;
 /// How a catalog runs its queries.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Bytes that sorts, joins and aggregates of one query may hold; beyond it they spill to the system's folder for
+    /// Bytes that sorts, joins and aggregates may hold, of all queries together that share it; beyond it they spill to the system's folder for
     /// temporary files.
     pub memory_bytes: usize,
     /// Threads that a query is spread over.
@@ -40,8 +40,8 @@ impl Default for Options {
     }
 }
 
-/// A session without tables, and the address of the data folder in it.
-pub(crate) fn session(folder: &Path, options: &Options) -> Result<(SessionContext, ObjectStoreUrl), QueryError> {
+/// What sessions on a folder share: the bound of their memory, and what was read of files.
+pub(crate) fn runtime(folder: &Path, options: &Options) -> Result<Arc<RuntimeEnv>, QueryError> {
     let store = LocalFileSystem::new_with_prefix(folder).map_err(|error| QueryError::Query(error.to_string()))?;
     let runtime = RuntimeEnvBuilder::new()
         .with_memory_pool(Arc::new(TrackConsumersPool::new(
@@ -51,6 +51,14 @@ pub(crate) fn session(folder: &Path, options: &Options) -> Result<(SessionContex
         .with_max_spill_merge_fan_in(MERGED_RUNS)
         .with_object_store_registry(Arc::new(DataFolderOnly { store: Arc::new(store) }))
         .build_arc()?;
+    Ok(runtime)
+}
+
+/// A session without tables, and the address of the data folder in it.
+pub(crate) fn session(
+    runtime: Arc<RuntimeEnv>,
+    options: &Options,
+) -> Result<(SessionContext, ObjectStoreUrl), QueryError> {
     let mut config = SessionConfig::new()
         .with_information_schema(true)
         .with_default_catalog_and_schema("gatescope", "public")
@@ -63,8 +71,12 @@ pub(crate) fn session(folder: &Path, options: &Options) -> Result<(SessionContex
     parquet.enable_page_index = true;
     parquet.bloom_filter_on_read = true;
     parquet.pruning = true;
-    let state =
-        SessionStateBuilder::new().with_config(config).with_runtime_env(runtime).with_default_features().build();
+    let state = SessionStateBuilder::new()
+        .with_config(config)
+        .with_runtime_env(runtime)
+        .with_default_features()
+        .with_physical_optimizer_rule(Arc::new(YieldingJoins))
+        .build();
     Ok((SessionContext::new_with_state(state), ObjectStoreUrl::parse(STORE)?))
 }
 

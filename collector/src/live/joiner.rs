@@ -58,8 +58,8 @@ pub(crate) struct Received {
 /// What else the thread is told.
 #[derive(Debug)]
 pub(super) enum Call {
-    /// A look at everything that is not in the tables.
-    View(oneshot::Sender<Glimpse>),
+    /// A look at everything that is not in the tables, once all records up to the position are joined.
+    View { position: u64, reply: oneshot::Sender<Glimpse> },
     /// A commit is done.
     Committed { number: u64, position: u64 },
     /// Commit what is closed and end, once all records up to the position are joined.
@@ -98,6 +98,8 @@ pub(super) struct Joiner {
     committed_at: Instant,
     told_open_at: Instant,
     stopping: Option<u64>,
+    /// Looks that wait for records to be joined.
+    looks: Vec<(u64, oneshot::Sender<Glimpse>)>,
 }
 
 /// What a joiner starts with.
@@ -140,6 +142,7 @@ impl Joiner {
             committed_at: Instant::now(),
             told_open_at: Instant::now(),
             stopping: None,
+            looks: Vec::new(),
             options,
             metrics,
             received,
@@ -174,6 +177,7 @@ impl Joiner {
                 _ => {}
             }
             let now = Instant::now();
+            self.answer_looks();
             self.close_quiet(now);
             self.tell_open(now);
             self.commit_when_due(now);
@@ -185,10 +189,7 @@ impl Joiner {
 
     fn call(&mut self, call: Call) {
         match call {
-            Call::View(reply) => {
-                // Who asked may have gone.
-                let _ = reply.send(self.view());
-            }
+            Call::View { position, reply } => self.looks.push((position, reply)),
             Call::Committed { number, position } => {
                 self.number = number;
                 self.pending.committed(position);
@@ -478,6 +479,17 @@ impl Joiner {
                 }
             }
             self.parking.release(&parked);
+        }
+    }
+
+    /// Answers the looks whose records are joined.
+    fn answer_looks(&mut self) {
+        let (due, waiting): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.looks).into_iter().partition(|(position, _)| *position <= self.position);
+        self.looks = waiting;
+        for (_, reply) in due {
+            // Who asked may have gone.
+            let _ = reply.send(self.view());
         }
     }
 

@@ -65,7 +65,7 @@ pub use self::{
 };
 pub(crate) use self::{intake::Turn, state::AgentSeen};
 use crate::{
-    log::{self, Log},
+    log::{self, Log, Watermark},
     metrics::Metrics,
     tables::Tables,
 };
@@ -207,7 +207,7 @@ impl Collector {
 
     /// Where to ask for a look at what is not in the tables.
     pub fn viewer(&self) -> Viewer {
-        Viewer { calls: self.calls.clone() }
+        Viewer { calls: self.calls.clone(), watermark: self.log.watermark() }
     }
 
     /// Takes nothing more, joins and commits what was taken, and ends. Requests that are open stay in the log.
@@ -246,6 +246,7 @@ impl Collector {
 #[derive(Debug, Clone)]
 pub struct Viewer {
     calls: Sender<Call>,
+    watermark: Watermark,
 }
 
 impl Viewer {
@@ -255,7 +256,9 @@ impl Viewer {
     /// Where the collector has stopped.
     pub async fn view(&self) -> Result<View, LiveError> {
         let (reply, glimpse) = oneshot::channel();
-        self.calls.send(Call::View(reply)).map_err(|_| LiveError::Stopped)?;
+        // What is acknowledged may still be on its way to the joiner.
+        let position = self.watermark.now().position();
+        self.calls.send(Call::View { position, reply }).map_err(|_| LiveError::Stopped)?;
         let glimpse = glimpse.await.map_err(|_| LiveError::Stopped)?;
         tokio::task::spawn_blocking(|| glimpse.view()).await.map_err(|_| LiveError::Stopped)
     }

@@ -18,8 +18,8 @@ use bytes::Bytes;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 
-use self::{media::Media, problem::Problem};
-use crate::catalogs::Catalogs;
+use self::{media::Media, problem::Problem, stream::Deadline};
+use crate::{catalogs::Catalogs, error::QueryError};
 
 /// Bounds of a server's queries.
 #[derive(Debug, Clone)]
@@ -85,14 +85,15 @@ async fn sql(
         let detail = format!("{} queries run already, and none ended in {:?}", sql.limits.queries, sql.limits.patience);
         return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, detail));
     };
-    let deadline = tokio::time::Instant::now() + sql.limits.time;
+    let limit = sql.limits.time;
+    let deadline = Deadline { at: tokio::time::Instant::now() + limit, limit };
     let begin = async {
         let catalog = sql.catalogs.open().await?;
         catalog.query(&query).await
     };
-    let answer = match tokio::time::timeout_at(deadline, begin).await {
+    let answer = match tokio::time::timeout_at(deadline.at, begin).await {
         Ok(answer) => answer?,
-        Err(_) => return Err(Problem::too_slow(sql.limits.time)),
+        Err(_) => return Err(QueryError::TooSlow(limit).into()),
     };
     media.check(&answer)?;
     let json_rows = (media == Media::Json).then_some(sql.limits.json_rows);

@@ -1,7 +1,5 @@
 //! Errors of HTTP answers: `application/problem+json` (RFC 9457).
 
-use std::time::Duration;
-
 use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
@@ -20,10 +18,6 @@ pub(super) struct Problem {
 impl Problem {
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self { status, detail: detail.into() }
-    }
-
-    pub(super) fn too_slow(limit: Duration) -> Self {
-        Self::new(StatusCode::GATEWAY_TIMEOUT, format!("the query took longer than {limit:?}, its limit"))
     }
 }
 

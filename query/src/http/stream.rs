@@ -3,29 +3,116 @@
 use std::{
     io::{self, Write},
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use bytes::Bytes as Piece;
-use futures::Stream;
-use tokio::{sync::OwnedSemaphorePermit, time::Instant};
+use futures::{Stream, StreamExt};
+use tokio::{
+    sync::{OwnedSemaphorePermit, mpsc},
+    time::Instant,
+};
+use tokio_stream::wrappers::ReceiverStream;
 
 use super::media::Media;
 use crate::{answer::Answer, error::QueryError, format::RowWriter};
 
 /// Bytes that are sent together.
 const TOGETHER: usize = 64 << 10;
+/// Pieces that wait for the client.
+const AHEAD: usize = 2;
 
-/// The bytes of an answer. Dropped, it stops the query.
-pub(super) struct Bytes {
-    answer: Answer,
-    writer: Option<Box<dyn RowWriter + Send>>,
-    written: Written,
-    rows: u64,
-    most_rows: Option<u64>,
-    deadline: Instant,
-    limit: std::time::Duration,
+/// How long a query may take, reading its answer included.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Deadline {
+    pub(super) at: Instant,
+    pub(super) limit: Duration,
+}
+
+/// The pieces of an answer.
+pub(super) struct Bytes(ReceiverStream<Result<Piece, QueryError>>);
+
+impl Bytes {
+    /// Begins to write. The query stops, and gives back its turn, when the client goes away, and at its deadline: also where
+    /// the client stays and reads nothing.
+    pub(super) fn start(
+        answer: Answer,
+        media: Media,
+        most_rows: Option<u64>,
+        deadline: Deadline,
+        turn: OwnedSemaphorePermit,
+    ) -> Self {
+        let (pieces, receiver) = mpsc::channel(AHEAD);
+        tokio::spawn(async move {
+            let _turn = turn;
+            let written = write(answer, media, most_rows, deadline, &pieces).await;
+            if let Err(error) = written {
+                // Where nobody listens any more there is nobody to tell.
+                let _ = tokio::time::timeout_at(deadline.at, pieces.send(Err(error))).await;
+            }
+        });
+        Self(ReceiverStream::new(receiver))
+    }
+
+    /// The first bytes; everything, where it is little.
+    pub(super) async fn first(&mut self) -> Result<Option<Piece>, QueryError> {
+        self.0.next().await.transpose()
+    }
+
+    /// `first`, and what comes after it.
+    pub(super) fn after(self, first: Option<Piece>) -> impl Stream<Item = Result<Piece, QueryError>> + Send {
+        futures::stream::iter(first.map(Ok)).chain(self.0)
+    }
+}
+
+async fn write(
+    mut answer: Answer,
     media: Media,
-    _turn: OwnedSemaphorePermit,
+    most_rows: Option<u64>,
+    deadline: Deadline,
+    pieces: &mpsc::Sender<Result<Piece, QueryError>>,
+) -> Result<(), QueryError> {
+    let too_slow = |_| QueryError::TooSlow(deadline.limit);
+    let written = Written::default();
+    let mut writer: Box<dyn RowWriter + Send> = media.format().writer(answer.schema(), written.clone())?;
+    let mut rows = 0;
+    loop {
+        // A query that always has rows ready is not interrupted by the timer below.
+        if Instant::now() >= deadline.at {
+            return Err(QueryError::TooSlow(deadline.limit));
+        }
+        let batch = tokio::select! {
+            () = pieces.closed() => return Ok(()),
+            batch = tokio::time::timeout_at(deadline.at, answer.next()) => batch.map_err(too_slow)?,
+        };
+        let Some(batch) = batch else { break };
+        let batch = batch?;
+        rows += batch.num_rows() as u64;
+        if let Some(most) = most_rows.filter(|most| rows > *most) {
+            return Err(QueryError::TooManyRows(most));
+        }
+        writer.write(&batch)?;
+        if written.len() >= TOGETHER && !send(pieces, &written, deadline).await? {
+            return Ok(());
+        }
+    }
+    writer.finish()?;
+    send(pieces, &written, deadline).await?;
+    Ok(())
+}
+
+/// Sends what is written. Says whether the client is still there.
+async fn send(
+    pieces: &mpsc::Sender<Result<Piece, QueryError>>,
+    written: &Written,
+    deadline: Deadline,
+) -> Result<bool, QueryError> {
+    let piece = written.take();
+    if piece.is_empty() {
+        return Ok(true);
+    }
+    let sent = tokio::time::timeout_at(deadline.at, pieces.send(Ok(piece.into()))).await;
+    Ok(sent.map_err(|_| QueryError::TooSlow(deadline.limit))?.is_ok())
 }
 
 /// What a writer has written and nobody has taken.
@@ -50,75 +137,5 @@ impl Write for Written {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl Bytes {
-    pub(super) fn start(
-        answer: Answer,
-        media: Media,
-        most_rows: Option<u64>,
-        deadline: Instant,
-        turn: OwnedSemaphorePermit,
-    ) -> Self {
-        let limit = deadline.saturating_duration_since(Instant::now());
-        Self {
-            answer,
-            writer: None,
-            written: Written::default(),
-            rows: 0,
-            most_rows,
-            deadline,
-            limit,
-            media,
-            _turn: turn,
-        }
-    }
-
-    /// The first bytes; everything, where it is little.
-    pub(super) async fn first(&mut self) -> Result<Option<Piece>, QueryError> {
-        self.writer = Some(self.media.format().writer(self.answer.schema(), self.written.clone())?);
-        self.next().await
-    }
-
-    async fn next(&mut self) -> Result<Option<Piece>, QueryError> {
-        while let Some(writer) = &mut self.writer {
-            let batch = tokio::time::timeout_at(self.deadline, self.answer.next()).await;
-            match batch.map_err(|_| QueryError::TooSlow(self.limit))? {
-                Some(batch) => {
-                    let batch = batch?;
-                    self.rows += batch.num_rows() as u64;
-                    if self.most_rows.is_some_and(|most| self.rows > most) {
-                        return Err(QueryError::TooManyRows(self.most_rows.unwrap_or_default()));
-                    }
-                    writer.write(&batch)?;
-                    if self.written.len() >= TOGETHER {
-                        break;
-                    }
-                }
-                None => {
-                    if let Some(writer) = self.writer.take() {
-                        writer.finish()?;
-                    }
-                }
-            }
-        }
-        let piece = self.written.take();
-        Ok((!piece.is_empty()).then(|| piece.into()))
-    }
-
-    /// `first`, and what comes after it.
-    pub(super) fn after(self, first: Option<Piece>) -> impl Stream<Item = Result<Piece, QueryError>> + Send {
-        futures::stream::unfold((Some(self), first), |(bytes, first)| async move {
-            let mut bytes = bytes?;
-            if let Some(first) = first {
-                return Some((Ok(first), (Some(bytes), None)));
-            }
-            match bytes.next().await {
-                Ok(Some(piece)) => Some((Ok(piece), (Some(bytes), None))),
-                Ok(None) => None,
-                Err(error) => Some((Err(error), (None, None))),
-            }
-        })
     }
 }

@@ -64,7 +64,7 @@ pub(crate) struct Arguments {
     /// Keep files that were replaced for so long, for programs that read the tables themselves [default: 24h]
     #[arg(long, value_name = "TIME", value_parser = duration::parse, env = "GATESCOPE_KEEP_REPLACED", hide_env_values = true)]
     keep_replaced: Option<Duration>,
-    /// Memory of one query's sorts, joins and aggregates, in MiB; what is above goes to temporary files [default: 256]
+    /// Memory of all queries' sorts, joins and aggregates, in MiB; what is above goes to temporary files [default: 512]
     #[arg(long, value_name = "MIB", env = "GATESCOPE_QUERY_MEMORY", hide_env_values = true)]
     query_memory: Option<usize>,
     /// How long a query may take [default: 60s]
@@ -148,7 +148,7 @@ impl Configuration {
                 "--keep-replaced: expected a week (7d) at most: the tables' logs do not name files for longer"
             );
         }
-        let query_memory = arguments.query_memory.or(settings.query_memory).unwrap_or(256);
+        let query_memory = arguments.query_memory.or(settings.query_memory).unwrap_or(512);
         let query_time = time(arguments.query_time, "query-time", &settings.query_time, 60)?;
         let queries = arguments.queries.or(settings.queries).unwrap_or(8).max(1);
         let log_disk = arguments.log_disk.or(settings.log_disk);

@@ -148,6 +148,7 @@ impl Running {
             "{method} {path} HTTP/1.0\r\nhost: test\r\nconnection: close\r\ncontent-type: {kind}\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
         // A server that refuses early closes before it has read all.
         let _ = stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body));
         let mut answer = Vec::new();

@@ -1,6 +1,6 @@
 //! Queries of a running collector.
 
-use std::{thread, time::Duration};
+use std::{io::Write, thread, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -125,4 +125,28 @@ fn the_command_asks_a_server_and_gives_the_same_rows_as_the_folder() {
     let gone = gatescope.run(&["sql", "--at", &at, "SELECT 1"], std::io::empty());
     assert_eq!(gone.code, 2);
     assert!(gone.stderr.contains(&serve.http.to_string()), "{}", gone.stderr);
+}
+
+#[test]
+fn a_query_without_end_and_a_client_that_reads_nothing_give_back_their_turn() {
+    // given
+    let folder = tempfile::tempdir().unwrap();
+    let serve = Serve::on(folder.path());
+    let serve = serve.argument("--queries").argument("1").argument("--query-time").argument("2s");
+    let running = serve.start();
+
+    // when
+    let (status, answer) = ask(&running, "SELECT count(*) FROM range(1, 9000000) a, range(1, 9000000) b");
+    let body = json!({"query": "SELECT * FROM range(1, 900000000)"}).to_string();
+    let mut deaf = std::net::TcpStream::connect(serve.http).unwrap();
+    let length = body.len();
+    write!(deaf, "POST /api/v1/sql HTTP/1.1\r\nhost: t\r\naccept: text/csv\r\ncontent-length: {length}\r\n\r\n{body}")
+        .unwrap();
+    thread::sleep(Duration::from_millis(300));
+
+    // then
+    assert_eq!(status, 504, "{answer}");
+    assert!(answer.contains("longer than 2s"), "{answer}");
+    assert_eq!(sql(&running, "SELECT 1 AS one"), [json!({"one": 1})]);
+    drop(deaf);
 }
