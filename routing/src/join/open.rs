@@ -160,19 +160,26 @@ impl Join {
         });
     }
 
-    /// One prefill serves all choices of a request: hands its rows to those that have none of their own.
+    /// One prefill serves all choices of a request: hands its rows to those that have none of their own. Choices of other
+    /// prompts (a list of prompts in one call) keep to themselves.
     fn share_prompt(&mut self, key: &RequestKey) {
         let Some(choices) = self.choices.get(&(key.run.clone(), key.request_id.clone())) else { return };
         let choices: Vec<u32> = if key.choice == 0 { choices.clone() } else { vec![key.choice] };
         let first = RequestKey { choice: 0, ..key.clone() };
-        let Some(prefilled) = self.open.get(&first).map(|open| open.request.prefilled()) else { return };
+        let Some(open) = self.open.get(&first) else { return };
+        let (prefilled, prompt) = (open.request.prefilled(), open.request.prompt_told());
         if prefilled.is_empty() {
             return;
         }
         for choice in choices {
             let key = RequestKey { choice, ..key.clone() };
             if let Some(open) = self.open.get_mut(&key) {
-                Arc::make_mut(&mut open.request).adopted.clone_from(&prefilled);
+                let request = Arc::make_mut(&mut open.request);
+                if prompt.zip(request.prompt_told()).is_some_and(|(first, own)| first != own) {
+                    request.adopted.clear();
+                    continue;
+                }
+                request.adopted.clone_from(&prefilled);
                 if open.request.is_whole() {
                     self.ready.push(key);
                 }

@@ -149,6 +149,11 @@ impl RequestJoin {
         self.adopted = first.prefilled();
     }
 
+    /// Tokens of the prompt, as the first who says so has it.
+    pub(super) fn prompt_told(&self) -> Option<u32> {
+        self.told.iter().find_map(|told| told.prompt_tokens)
+    }
+
     /// The prefill's rows, for the other choices of the same prompt.
     pub(super) fn prefilled(&self) -> Vec<Held> {
         self.spans.iter().filter(|held| held.span.source.role == Role::Prefill).cloned().collect()

@@ -24,6 +24,10 @@ fields! {
     }
 }
 
+/// What an answer to several prompts needs.
+pub(super) const OF_EACH_PROMPT: &str = "and the choices answer several prompts, which usage counts together: expected the \
+                                         prompt_token_ids of each choice (return_token_ids in vLLM)";
+
 /// What is known of the prompt.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Prompt {
@@ -52,11 +56,16 @@ impl<'a> Agreed<'a> {
     }
 }
 
-/// The prompt's length.
+/// The prompt of each sequence: the same one, unless the answer is one to a list of prompts and lists or counts the tokens
+/// of each.
 ///
 /// # Errors
-/// Where two fields disagree, as they do in an answer to several prompts.
-pub(super) fn prompt(line: &Line<'_>, answers: &Answers<'_>) -> Result<Prompt, PayloadProblem> {
+/// Where two fields disagree.
+pub(super) fn prompts(line: &Line<'_>, answers: &Answers<'_>) -> Result<Vec<Prompt>, PayloadProblem> {
+    let own = answers.sequences.iter().map(|(_, found)| own_prompt(found)).collect::<Result<Vec<_>, _>>()?;
+    if are_several(line, answers, &own)? {
+        return Ok(own.into_iter().map(|(prompt, _)| prompt).collect());
+    }
     let mut agreed = Agreed::default();
     let mut uniform = None;
     if let Some(field) = line.prompt_tokens {
@@ -65,19 +74,75 @@ pub(super) fn prompt(line: &Line<'_>, answers: &Answers<'_>) -> Result<Prompt, P
     if let Some(field) = usage(answers)?.and_then(|usage| usage.prompt_tokens) {
         agreed.state(field.count()?, field)?;
     }
-    let in_sequences = answers.sequences.iter().filter_map(|(_, found)| found.fields.prompt_token_ids);
-    for field in answers.shared.prompt_token_ids.into_iter().chain(in_sequences) {
+    if let Some(field) = answers.shared.prompt_token_ids {
         let (tokens, same) = field.tokens()?;
         agreed.state(tokens, field)?;
-        uniform = uniform.or(same);
+        uniform = same;
     }
-    for field in answers.sequences.iter().filter_map(|(_, found)| found.meta_info?.prompt_tokens) {
-        agreed.state(field.count()?, field)?;
+    for (prompt, field) in own {
+        if let (Some(tokens), Some(field)) = (prompt.tokens, field) {
+            agreed.state(tokens, field)?;
+        }
+        uniform = uniform.or(prompt.uniform);
     }
-    Ok(Prompt { tokens: agreed.0.map(|(tokens, _)| tokens), uniform })
+    Ok(vec![Prompt { tokens: agreed.0.map(|(tokens, _)| tokens), uniform }; answers.sequences.len()])
 }
 
-/// The tokens that one sequence sampled. `usage` counts those of all sequences, so it tells only of one alone.
+/// What a sequence itself says of its prompt, and the field that has the length.
+fn own_prompt<'a>(found: &Found<'a>) -> Result<(Prompt, Option<Field<'a>>), PayloadProblem> {
+    let mut agreed = Agreed::default();
+    let mut uniform = None;
+    if let Some(field) = found.fields.prompt_token_ids {
+        let (tokens, same) = field.tokens()?;
+        agreed.state(tokens, field)?;
+        uniform = same;
+    }
+    if let Some(field) = found.meta_info.and_then(|meta_info| meta_info.prompt_tokens) {
+        agreed.state(field.count()?, field)?;
+    }
+    let (tokens, field) = agreed.0.unzip();
+    Ok((Prompt { tokens, uniform }, field))
+}
+
+/// Whether the sequences answer several prompts: `usage` then counts each prompt once, however many sequences it has.
+fn are_several(
+    line: &Line<'_>,
+    answers: &Answers<'_>,
+    own: &[(Prompt, Option<Field<'_>>)],
+) -> Result<bool, PayloadProblem> {
+    let mut lengths = own.iter().filter_map(|(prompt, _)| prompt.tokens);
+    let Some(first) = lengths.next().filter(|_| own.len() > 1) else { return Ok(false) };
+    let differ = lengths.any(|length| length != first);
+    if line.prompt_tokens.is_some() || answers.shared.prompt_token_ids.is_some() {
+        return Ok(false);
+    }
+    let usage = usage(answers)?.and_then(|usage| usage.prompt_tokens);
+    let usage = usage.map(|field| Ok::<_, PayloadProblem>((field.count()?, field))).transpose()?;
+    if let Some((_, (_, found))) = own.iter().zip(&answers.sequences).find(|((prompt, _), _)| prompt.tokens.is_none()) {
+        return match differ || usage.is_some_and(|(usage, _)| usage != first) {
+            true => Err(found.place.problem(format!("no prompt_token_ids, {OF_EACH_PROMPT}"))),
+            false => Ok(false),
+        };
+    }
+    let Some((usage, field)) = usage else { return Ok(differ) };
+    if !differ && usage == first {
+        return Ok(false);
+    }
+    let sum: u64 = own.iter().filter_map(|(prompt, _)| prompt.tokens.map(u64::from)).sum();
+    let a_prompt = sum.checked_div(u64::from(usage)).unwrap_or_default();
+    let each_once = a_prompt > 0 && sum == a_prompt * u64::from(usage) && (own.len() as u64).is_multiple_of(a_prompt);
+    match (each_once, differ) {
+        (true, _) => Ok(true),
+        (false, true) => Err(field.problem(format!(
+            "{usage} tokens, but the prompts of {} choices have {sum}: expected it to count each prompt once",
+            own.len()
+        ))),
+        (false, false) => Ok(false),
+    }
+}
+
+/// The tokens that each sequence sampled, where it says so itself. `usage` counts those of all sequences, so it tells
+/// only of one alone.
 ///
 /// # Errors
 /// Where the line disagrees with the answer.
@@ -97,23 +162,37 @@ pub(super) fn completion(
     }
     if let Some((tokens, field)) = in_sequence(found)? {
         agreed.state(tokens, field)?;
-    } else if alone && let Some(usage) = usage(answers)? {
-        match (usage.completion_tokens, usage.total_tokens, prompt.tokens) {
-            (Some(field), _, _) => agreed.state(field.count()?, field)?,
-            (None, Some(field), Some(prompt)) => {
-                let total = field.count()?;
-                let tokens = total.checked_sub(prompt).ok_or_else(|| {
-                    field.problem(format!("{total} tokens: expected no less than the prompt's {prompt}"))
-                })?;
-                agreed.state(tokens, field)?;
-            }
-            _ => {}
-        }
+    } else if alone && let Some((tokens, field)) = sampled_by_all(answers, prompt)? {
+        agreed.state(tokens, field)?;
     }
     if agreed.0.is_none() {
         return log_probabilities(found);
     }
     Ok(agreed.0.map(|(tokens, _)| tokens))
+}
+
+/// The tokens that all sequences together sampled, as `usage` counts them; `prompt` is theirs.
+pub(super) fn sampled_by_all<'a>(
+    answers: &Answers<'a>,
+    prompt: Prompt,
+) -> Result<Option<(u32, Field<'a>)>, PayloadProblem> {
+    let Some(usage) = usage(answers)? else { return Ok(None) };
+    match (usage.completion_tokens, usage.total_tokens, prompt.tokens) {
+        (Some(field), _, _) => Ok(Some((field.count()?, field))),
+        (None, Some(field), Some(prompt)) => {
+            let total = field.count()?;
+            let tokens = total
+                .checked_sub(prompt)
+                .ok_or_else(|| field.problem(format!("{total} tokens: expected no less than the prompt's {prompt}")))?;
+            Ok(Some((tokens, field)))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// The tokens of the prompt, as `usage` counts them.
+pub(super) fn prompts_in_usage(answers: &Answers<'_>) -> Result<Option<u32>, PayloadProblem> {
+    usage(answers)?.and_then(|usage| usage.prompt_tokens).map(|field| field.count()).transpose()
 }
 
 /// The tokens that the sequence itself lists or counts.

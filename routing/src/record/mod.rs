@@ -20,6 +20,10 @@
 //! | `parent` | the earlier request that has the rows left out |
 //! | `kv_transfer_params` | those of a decode's request: they name the prefill |
 //!
+//! The sequences of an answer may belong to several prompts (a completions call with a list of prompts); then each must list
+//! its `prompt_token_ids`. Sequences that do not list their tokens are told apart by their rows, where these are as many
+//! as `usage` counts.
+//!
 //! Fields that nobody reads are ignored, and `null` is as good as absent.
 
 mod answer;
@@ -28,6 +32,7 @@ mod json;
 mod lengths;
 mod line;
 mod payload;
+mod several;
 
 use std::sync::Arc;
 
@@ -192,14 +197,22 @@ fn read(line: &Line<'_>, options: &RecordOptions, id: &mut Option<Arc<str>>) -> 
     };
     let attempt = line.attempt.map_or(Ok(0), |field| field.count())?;
     let asked_start = line.prompt_start.map(|field| field.count()).transpose()?;
-    let prompt = lengths::prompt(line, &answers)?;
+    let prompts = lengths::prompts(line, &answers)?;
     let source = Source { role, instance, attempt };
-    let context = Context { source, prompt, asked_start, shared: answers.shared, lists: Lists::of(&answers) };
+    let context = Context { source, asked_start, shared: answers.shared, lists: Lists::of(&answers) };
 
-    let mut choices = Vec::with_capacity(answers.sequences.len());
-    for (position, (choice, found)) in answers.sequences.iter().enumerate() {
+    let (mut sampled, mut sent) = (Vec::with_capacity(prompts.len()), Vec::with_capacity(prompts.len()));
+    for ((_, found), &prompt) in answers.sequences.iter().zip(&prompts) {
         let completion_tokens = lengths::completion(line, &answers, found, prompt)?;
-        let routing = context.routing(found, position == 0, completion_tokens, options);
+        sent.push(context.read(found, sent.is_empty(), prompt, completion_tokens, options));
+        sampled.push(completion_tokens);
+    }
+    several::tell_apart(&answers, role, &prompts, &mut sampled, &mut sent)?;
+
+    let mut choices = Vec::with_capacity(prompts.len());
+    let known = prompts.into_iter().zip(sampled);
+    for (((choice, _), (prompt, completion_tokens)), sent) in answers.sequences.iter().zip(known).zip(sent) {
+        let routing = sent.and_then(|sent| context.place(sent, completion_tokens));
         let stated_start = routing.as_ref().ok().and_then(|routing| routing.stated_start);
         choices.push(RecordedChoice {
             choice: *choice,
@@ -239,5 +252,7 @@ fn created_at(field: Field<'_>) -> Result<i64, PayloadProblem> {
     }
 }
 
+#[cfg(test)]
+mod several_tests;
 #[cfg(test)]
 mod tests;

@@ -8,6 +8,7 @@ use super::{
     field::{Field, fields},
     json::Kind,
     lengths::Prompt,
+    several::Sent,
 };
 use crate::{
     engine::{
@@ -46,8 +47,6 @@ fields! {
 pub(super) struct Context<'a> {
     /// Who answered.
     pub(super) source: Source,
-    /// The prompt.
-    pub(super) prompt: Prompt,
     /// First row that the caller asked for.
     pub(super) asked_start: Option<u32>,
     /// The answer that the sequences share.
@@ -65,6 +64,7 @@ pub(super) struct Lists {
 }
 
 /// The routing of one sequence.
+#[derive(Default)]
 pub(super) struct Routing {
     /// Its rows.
     pub(super) spans: Vec<Span>,
@@ -93,14 +93,15 @@ impl Lists {
 }
 
 impl<'a> Context<'a> {
-    /// The routing of a sequence; without spans where the engine sent none.
-    pub(super) fn routing(
+    /// The rows of a sequence, before they have a place; none where the engine sent none.
+    pub(super) fn read(
         &self,
         found: &Found<'a>,
         is_first: bool,
+        prompt: Prompt,
         completion_tokens: Option<u32>,
         options: &RecordOptions,
-    ) -> Result<Routing, PayloadProblem> {
+    ) -> Result<Sent<'a>, PayloadProblem> {
         if let Some(failure) = &found.failure {
             return Err(failure.clone());
         }
@@ -111,7 +112,7 @@ impl<'a> Context<'a> {
                 Kind::String => (field, Some(vllm::decode(characters(field)?).map_err(|error| because(field, error))?)),
                 Kind::Object => (field, Some(packed(field)?)),
                 Kind::List if prompt_part.is_some() => {
-                    return self.in_two_parts(prompt_part, nested_lists(field, self.lists.width)?, field);
+                    return Ok(in_two_parts(prompt_part, nested_lists(field, self.lists.width)?, prompt, field));
                 }
                 Kind::List => (field, nested_lists(field, self.lists.width)?),
                 kind => {
@@ -120,38 +121,34 @@ impl<'a> Context<'a> {
                 }
             },
             None => match self.raw_ids(found, is_first)? {
-                Some((field, ids)) => (field, Some(self.whole_rows(field, ids, completion_tokens, options)?)),
+                Some((field, ids)) => (field, Some(self.whole_rows(field, ids, prompt, completion_tokens, options)?)),
                 None => match (prompt_part, self.shared.prompt_routed_experts) {
                     // A completion of one token has no row of its own.
-                    (part @ Some(_), Some(field)) => return self.in_two_parts(part, None, field),
-                    _ => return Ok(Routing { spans: Vec::new(), stated_start: None }),
+                    (part @ Some(_), Some(field)) => return Ok(in_two_parts(part, None, prompt, field)),
+                    _ => return Ok(Sent::default()),
                 },
             },
         };
-        let Some(payload) = payload.filter(|payload| !payload.rows.is_empty()) else {
-            return Ok(Routing { spans: Vec::new(), stated_start: None });
-        };
-        let stated_start = payload.start.filter(|&start| start > 0);
-        let anchor = self.anchor(&payload, completion_tokens, field)?;
-        Ok(Routing { spans: vec![self.span(payload, anchor, field)?], stated_start })
+        let asked = self.asked_start.filter(|_| computes_prompt(self.source.role));
+        let part = payload.filter(|payload| !payload.rows.is_empty()).map(|payload| {
+            let start = payload.start.or(asked);
+            (payload, start)
+        });
+        Ok(Sent { field: Some(field), parts: part.into_iter().collect() })
     }
 
-    /// Spans of the prompt's and the completion's rows of vLLM 0.21, which follow each other at the prompt's length.
-    fn in_two_parts(
-        &self,
-        prompt_part: Option<Payload>,
-        completion_part: Option<Payload>,
-        field: Field<'_>,
-    ) -> Result<Routing, PayloadProblem> {
-        let prompt_rows = prompt_part.as_ref().map_or(0, |part| part.rows.len() as u32);
-        let behind_prompt = self.prompt.tokens.unwrap_or(prompt_rows);
-        let parts = [(prompt_part, 0), (completion_part, behind_prompt)];
-        let parts = parts.into_iter().filter_map(|(part, start)| Some((part?, start)));
+    /// Gives rows their place.
+    pub(super) fn place(&self, sent: Sent<'a>, completion_tokens: Option<u32>) -> Result<Routing, PayloadProblem> {
+        let Sent { field: Some(field), parts } = sent else { return Ok(Routing::default()) };
+        let stated_start = parts.first().and_then(|(payload, _)| payload.start).filter(|&start| start > 0);
         let spans: Result<_, _> = parts
-            .filter(|(part, _)| !part.rows.is_empty())
-            .map(|(part, start)| self.span(part, Anchor::Start(start), field))
+            .into_iter()
+            .map(|(payload, start)| {
+                let anchor = anchor(&payload, start, completion_tokens, field)?;
+                self.span(payload, anchor, field)
+            })
             .collect();
-        Ok(Routing { spans: spans?, stated_start: None })
+        Ok(Routing { spans: spans?, stated_start })
     }
 
     /// SGLang's ids of a sequence. What stands in the answer's own extension is the first sequence's.
@@ -179,13 +176,14 @@ impl<'a> Context<'a> {
         &self,
         field: Field<'_>,
         ids: RawIds,
+        prompt: Prompt,
         completion_tokens: Option<u32>,
         options: &RecordOptions,
     ) -> Result<Payload, PayloadProblem> {
         if let Some(shape) = options.shape {
             return ids.into_rows(shape).map_err(|error| because(field, error));
         }
-        let rows = self.prompt.tokens.zip(completion_tokens).and_then(|(prompt, completion)| {
+        let rows = prompt.tokens.zip(completion_tokens).and_then(|(prompt, completion)| {
             let rows = (prompt + completion).checked_sub(1 + self.asked_start.unwrap_or(0))? as usize;
             (rows > 0 && ids.len().is_multiple_of(rows)).then(|| (rows, ids.len() / rows))
         });
@@ -199,26 +197,6 @@ impl<'a> Context<'a> {
         )))
     }
 
-    /// Where the rows belong: where the payload says; where the caller asked the engine that computes the prompt to
-    /// begin; else before the last sampled token, which is never fed.
-    fn anchor(
-        &self,
-        payload: &Payload,
-        completion_tokens: Option<u32>,
-        field: Field<'_>,
-    ) -> Result<Anchor, PayloadProblem> {
-        let asked = self.asked_start.filter(|_| computes_prompt(self.source.role));
-        match (payload.start.or(asked), completion_tokens) {
-            (Some(start), _) => Ok(Anchor::Start(start)),
-            (None, Some(completion_tokens)) => Ok(Anchor::End { completion_tokens }),
-            (None, None) => Err(field.problem(format!(
-                "{} rows without a start, and no number of sampled tokens to place them by: expected token_ids, \
-                 usage.completion_tokens or meta_info.completion_tokens in the answer, or completion_tokens in the line",
-                payload.rows.len()
-            ))),
-        }
-    }
-
     fn span(&self, payload: Payload, anchor: Anchor, field: Field<'_>) -> Result<Span, PayloadProblem> {
         let Payload { rows, wire_type, start: _, unknown } = payload;
         let start = match anchor {
@@ -230,6 +208,39 @@ impl<'a> Context<'a> {
             return Err(field.problem(problem));
         }
         Ok(Span { source: self.source.clone(), anchor, rows, wire_type, unknown, generation: 0, block: None })
+    }
+}
+
+/// The prompt's and the completion's rows of vLLM 0.21, which follow each other at the prompt's length.
+fn in_two_parts<'a>(
+    prompt_part: Option<Payload>,
+    completion_part: Option<Payload>,
+    prompt: Prompt,
+    field: Field<'a>,
+) -> Sent<'a> {
+    let prompt_rows = prompt_part.as_ref().map_or(0, |part| part.rows.len() as u32);
+    let behind_prompt = prompt.tokens.unwrap_or(prompt_rows);
+    let parts = [(prompt_part, 0), (completion_part, behind_prompt)];
+    let parts = parts.into_iter().filter_map(|(part, start)| Some((part?, Some(start))));
+    Sent { field: Some(field), parts: parts.filter(|(part, _)| !part.rows.is_empty()).collect() }
+}
+
+/// Where the rows belong: where the payload says, or the caller asked the engine that computes the prompt to begin; else
+/// before the last sampled token, which is never fed.
+fn anchor(
+    payload: &Payload,
+    start: Option<u32>,
+    completion_tokens: Option<u32>,
+    field: Field<'_>,
+) -> Result<Anchor, PayloadProblem> {
+    match (start, completion_tokens) {
+        (Some(start), _) => Ok(Anchor::Start(start)),
+        (None, Some(completion_tokens)) => Ok(Anchor::End { completion_tokens }),
+        (None, None) => Err(field.problem(format!(
+            "{} rows without a start, and no number of sampled tokens to place them by: expected token_ids, \
+             usage.completion_tokens or meta_info.completion_tokens in the answer, or completion_tokens in the line",
+            payload.rows.len()
+        ))),
     }
 }
 

@@ -201,25 +201,6 @@ fn lengths_that_disagree_are_both_named() {
 }
 
 #[test]
-fn usage_is_never_that_of_one_of_several_choices() {
-    let mut answer = without(answer(4, 3, 2), "/choices/0/token_ids");
-    let mut second = answer["choices"][0].clone();
-    second["index"] = json!(1);
-    second["token_ids"] = json!([1, 2]);
-    answer["choices"].as_array_mut().unwrap().push(second);
-
-    let record = read(&line("decode", answer.clone()));
-
-    assert_eq!((record.choices[0].completion_tokens, record.choices[1].completion_tokens), (None, Some(2)));
-    assert!(record.choices[0].spans.is_err());
-    assert_eq!(record.choices[1].spans.as_ref().unwrap()[0].anchor, Anchor::End { completion_tokens: 2 });
-    assert_eq!(
-        refusal(&with(line("decode", answer), "/completion_tokens", json!(3))),
-        "request abc: completion_tokens: one number for an answer of several sequences: expected none"
-    );
-}
-
-#[test]
 fn a_prompt_of_one_token_over_and_over_is_uniform() {
     let uniform = |ids: Value| {
         let prompt = ids.as_array().unwrap().len() as u32;

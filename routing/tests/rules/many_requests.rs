@@ -112,6 +112,32 @@ fn one_prefill_serves_every_choice() {
 }
 
 #[test]
+fn choices_of_another_prompt_do_not_take_the_rows_of_the_first() {
+    // given
+    let (first, other) = (Deployment::random(20, 9, 4, 4, 3), Deployment::random(12, 9, 4, 4, 4));
+    let (prefill, decode) = split(&first);
+    let (_, decode_of_other) = split(&other);
+    for prefill_first in [false, true] {
+        // when
+        let mut join = Join::new(Rules::default());
+        let mut told = [(key("abc", 0), prefill.clone()), (key("abc", 1), decode_of_other.clone())];
+        if !prefill_first {
+            told.reverse();
+        }
+        for (key, parts) in told {
+            apply_all(&mut join, &key, parts);
+        }
+        apply_all(&mut join, &key("abc", 0), decode.clone());
+
+        // then
+        let whole = join.close(&key("abc", 0), &Context::default()).unwrap();
+        let alone = join.close(&key("abc", 1), &Context::default()).unwrap();
+        assert_eq!((truth(&whole), whole.status), (first.truth.clone(), Status::Whole));
+        assert_eq!((codes(&alone), alone.status), (vec![Check::MissingRows, Check::OneRoleOnly], Status::Incomplete));
+    }
+}
+
+#[test]
 fn a_prefill_alone_is_whole_where_one_token_was_wanted_and_stays_open_for_a_decode() {
     let deployment = Deployment::random(20, 1, 4, 4, 4);
     let mut join = Join::new(Rules::default());
