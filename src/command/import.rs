@@ -46,7 +46,7 @@ pub(crate) struct Arguments {
     /// Longest line to read; longer ones are refused without being held in memory [default: 134217728]
     #[arg(long, value_name = "BYTES", env = "GATESCOPE_MAX_LINE", hide_env_values = true)]
     max_line: Option<NonZeroUsize>,
-    /// Rows of unfinished requests to keep in memory, in bytes; what is above is read again when needed
+    /// Unfinished requests to keep in memory, in bytes; what is above is read again when needed
     #[arg(long, value_name = "BYTES", hide = true, default_value_t = ImportOptions::HELD_BYTES)]
     held_bytes: usize,
     /// No progress bar and no summary for people

@@ -38,9 +38,23 @@ pub(super) struct Component {
     pub(super) wire_type: Option<WireType>,
     /// Whether it is stored and judged again.
     pub(super) again: bool,
+    /// Bytes that it counts for.
+    weighed: usize,
 }
 
 impl Component {
+    /// Bytes that it takes, beside what the join has of it.
+    fn weight(&self) -> usize {
+        // A map is half empty at worst.
+        let name = size_of::<u64>() + 2 * size_of::<(u64, Place)>();
+        2 * size_of::<(u64, Self)>()
+            + self.names.capacity() * name
+            + self.keys.capacity() * size_of::<RequestKey>()
+            + self.lines.capacity() * size_of::<LineAt>()
+            + self.arrivals.capacity() * size_of::<(u64, u64)>()
+            + self.model.as_ref().map_or(0, |model| 2 * size_of::<usize>() + model.len())
+    }
+
     fn take_in(&mut self, other: Self) {
         self.names.extend(other.names);
         for key in other.keys {
@@ -58,8 +72,18 @@ impl Component {
     /// A request that was answered.
     pub(super) fn add_key(&mut self, key: RequestKey) {
         if !self.keys.contains(&key) {
-            self.keys.push(key);
+            push_tight(&mut self.keys, key);
         }
+    }
+
+    /// A line of an answer.
+    pub(super) fn add_line(&mut self, line: LineAt) {
+        push_tight(&mut self.lines, line);
+    }
+
+    /// A span, by the hash of its rows and the number of its line.
+    pub(super) fn add_arrival(&mut self, payload_hash: u64, line: u64) {
+        push_tight(&mut self.arrivals, (payload_hash, line));
     }
 
     /// When an instance began it.
@@ -71,6 +95,14 @@ impl Component {
     }
 }
 
+/// Most components have one or two of anything, and a list that doubles would begin with room for four.
+fn push_tight<T>(list: &mut Vec<T>, item: T) {
+    if list.len() < 4 {
+        list.reserve_exact(1);
+    }
+    list.push(item);
+}
+
 /// All components.
 #[derive(Debug, Default)]
 pub(super) struct Components {
@@ -80,6 +112,8 @@ pub(super) struct Components {
     opened: u64,
     aside: Vec<Entry>,
     gone: usize,
+    /// Bytes of the live ones.
+    weight: usize,
 }
 
 /// Where a component is: the age of a live one, or the first entry of one that was put aside.
@@ -165,16 +199,34 @@ impl Components {
         });
         let mut component = self.live.remove(&age).unwrap_or_default();
         for other in ages.iter().skip(1).filter_map(|other| self.live.remove(other)) {
+            self.weight -= other.weighed;
             component.take_in(other);
         }
-        component.names.extend(names);
-        component.names.sort_unstable();
-        component.names.dedup();
+        for name in names {
+            if !component.names.contains(name) {
+                push_tight(&mut component.names, *name);
+            }
+        }
         for name in &component.names {
             self.places.insert(*name, Place(age));
         }
         self.live.insert(age, component);
+        self.weigh(age);
         age
+    }
+
+    /// Weighs a live component again, after something was added to it.
+    pub(super) fn weigh(&mut self, age: u64) {
+        if let Some(component) = self.live.get_mut(&age) {
+            let weight = component.weight();
+            self.weight = self.weight + weight - component.weighed;
+            component.weighed = weight;
+        }
+    }
+
+    /// Bytes of the live components, beside what the join has of them.
+    pub(super) fn weight(&self) -> usize {
+        self.weight
     }
 
     pub(super) fn get_mut(&mut self, age: u64) -> Option<&mut Component> {
@@ -183,7 +235,8 @@ impl Components {
 
     /// Takes out a live component.
     pub(super) fn remove(&mut self, age: u64) -> Option<Component> {
-        let component = self.live.remove(&age)?;
+        let mut component = self.live.remove(&age)?;
+        self.weight -= std::mem::take(&mut component.weighed);
         for name in &component.names {
             self.places.remove(name);
         }
@@ -196,12 +249,18 @@ impl Components {
             self.places.insert(*name, Place(age));
         }
         self.live.insert(age, Component { waits: true, ..component });
+        self.weigh(age);
     }
 
     /// Puts a live component aside. The caller takes its requests out of the join.
     pub(super) fn put_aside(&mut self, age: u64) -> Option<Component> {
-        let component = self.live.remove(&age)?;
+        let mut component = self.live.remove(&age)?;
+        self.weight -= std::mem::take(&mut component.weighed);
         let place = Place(self.aside.len() as u64 | ASIDE);
+        if self.aside.capacity() - self.aside.len() < component.lines.len() {
+            // Doubling would hold three times what is needed at the worst moment.
+            self.aside.reserve_exact(component.lines.len() + self.aside.len() / 8 + 64);
+        }
         for (index, line) in component.lines.iter().enumerate() {
             let more = (component.lines.len() - 1 - index) as u32;
             self.aside.push(Entry { line: *line, more });
@@ -243,11 +302,6 @@ impl Components {
     /// Ages of the live components, the oldest first.
     pub(super) fn ages(&self) -> Vec<u64> {
         self.live.keys().copied().collect()
-    }
-
-    /// Number of live components.
-    pub(super) fn live(&self) -> usize {
-        self.live.len()
     }
 
     /// Entries of components that were put aside, used ones included: the end of [`Self::recall_next`].

@@ -7,9 +7,9 @@
 //! encode     as many threads as there are cores write the closed requests into a batch of the tables (batch)
 //! ```
 //!
-//! Memory is bounded in bytes at each arrow, however long the input: blocks between reader and join, rows of open
-//! requests in the join (beyond that, requests are put aside as places in the input), rows on their way to the writers.
-//! What grows with the number of requests is 16 bytes for each, and some 100 for each that is put aside.
+//! Memory is bounded in bytes at each arrow, however long the input: blocks between reader and join, open requests
+//! with all that is kept of them (beyond that, requests are put aside as places in the input), rows on their way to the writers.
+//! What grows with the number of requests is 16 bytes for each, and less than 200 for each that is put aside.
 //!
 //! Nothing of an import is stored until a commit; what a commit has stored is found again by the next import, which is
 //! what makes importing the same input twice safe.

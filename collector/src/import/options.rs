@@ -24,7 +24,7 @@ pub struct ImportOptions {
     pub strict: bool,
     /// Longest line that is read, in bytes; a longer one is refused without being held in memory.
     pub max_line: NonZeroUsize,
-    /// Bytes of rows of unfinished requests to keep in memory. Above it the oldest are forgotten and read again from
+    /// Bytes of unfinished requests to keep in memory, rows and all. Above it the oldest are forgotten and read again from
     /// the input when they are needed.
     pub held_bytes: usize,
 }
@@ -32,7 +32,7 @@ pub struct ImportOptions {
 impl ImportOptions {
     /// Longest line unless told otherwise: 128 MiB.
     pub const MAX_LINE: NonZeroUsize = NonZeroUsize::new(128 << 20).unwrap();
-    /// Rows kept in memory unless told otherwise: 128 MiB.
+    /// Unfinished requests kept in memory unless told otherwise: 128 MiB.
     pub const HELD_BYTES: usize = 128 << 20;
 
     pub(super) fn record_options(&self) -> RecordOptions {

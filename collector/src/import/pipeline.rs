@@ -68,9 +68,10 @@ impl Pipeline {
         let blocks = Blocks::new(BUDGET);
         let read = Arc::new(AtomicU64::new(0));
         let workers = thread::available_parallelism().map_or(1, usize::from);
-        // The blocks bound the bytes in these channels; their capacity only keeps the count of small batches down.
+        // The blocks bound the bytes of lines in these channels. An answer of a few rows takes several times the bytes of its
+        // line, so few batches of answers may wait.
         let (to_decode, work) = crossbeam_channel::bounded(4 * workers);
-        let (to_join, decoded) = crossbeam_channel::unbounded();
+        let (to_join, decoded) = crossbeam_channel::bounded(workers);
         thread::Builder::new().name("gatescope-read".into()).spawn({
             let (blocks, read) = (Arc::clone(&blocks), Arc::clone(&read));
             move || read_all(&inputs, &blocks, max_line, &read, &to_decode)

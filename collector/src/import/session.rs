@@ -36,8 +36,6 @@ use crate::tables::Tables;
 
 /// How long to wait for a line before looking whether the import was interrupted.
 const PATIENCE: Duration = Duration::from_millis(100);
-/// What an open request weighs besides its rows.
-const OPEN_BYTES: usize = 2 << 10;
 
 pub(super) struct Session<'a> {
     begun: Instant,
@@ -189,7 +187,8 @@ impl<'a> Session<'a> {
         if !ready || !self.is_whole(age) || self.close(age, Some(line), false)? == Closing::Waits {
             let place = self.aside.place(line)?;
             if let Some(component) = self.components.get_mut(age) {
-                component.lines.push(place);
+                component.add_line(place);
+                self.components.weigh(age);
             }
         }
         self.make_room();
@@ -208,7 +207,7 @@ impl<'a> Session<'a> {
             };
             for part in answered.parts {
                 if let (Part::Inspected(span, inspection), Some(component)) = (&part, self.components.get_mut(age)) {
-                    component.arrivals.push((inspection.payload_hash, line));
+                    component.add_arrival(inspection.payload_hash, line);
                     component.wire_type.get_or_insert(span.wire_type);
                 }
                 self.join.apply(&key, part);
@@ -229,6 +228,7 @@ impl<'a> Session<'a> {
         if let Some(component) = self.components.get_mut(age) {
             component.began(answer.created_at);
             component.model = component.model.take().or(answer.model);
+            self.components.weigh(age);
         }
         age
     }
@@ -244,7 +244,8 @@ impl<'a> Session<'a> {
                 let run = answer.run.clone().unwrap_or_else(|| Arc::clone(&self.options.run));
                 let age = self.tell(&run, answer, line.number);
                 if let Some(component) = self.components.get_mut(age) {
-                    component.lines.push(*line);
+                    component.add_line(*line);
+                    self.components.weigh(age);
                 }
                 Ok(Some(age))
             }
@@ -264,7 +265,7 @@ impl<'a> Session<'a> {
 
     /// Puts the oldest open requests aside while those in memory weigh too much.
     fn make_room(&mut self) {
-        while self.join.held_bytes() + OPEN_BYTES * self.components.live() > self.options.held_bytes {
+        while self.join.weight() + self.components.weight() > self.options.held_bytes {
             let Some(age) = self.components.oldest() else { return };
             self.put_aside(age);
             self.components.tidy();

@@ -42,6 +42,10 @@ impl Blocks {
         self.waiting.iter()
     }
 
+    pub(super) fn weight(&self) -> usize {
+        self.waiting.capacity() * size_of::<BlockReference>()
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }

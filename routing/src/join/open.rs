@@ -5,7 +5,11 @@ use std::{
     sync::Arc,
 };
 
-use super::{Applied, Context, Joined, Part, RequestJoin, Rules, blocks::BlockStore};
+use super::{
+    Applied, Context, Joined, Part, RequestJoin, Rules,
+    blocks::BlockStore,
+    request::{push_tight, text},
+};
 use crate::span::{KvLink, RequestKey, Role};
 
 /// Hashed blocks are kept up to this many bytes.
@@ -27,7 +31,16 @@ pub struct Join {
     /// Requests with blocks that were named and have not been seen.
     waiting: BTreeSet<RequestKey>,
     held: usize,
+    /// Bytes of the open requests, rows included.
+    weight: usize,
 }
+
+/// Places in the maps of an open request: a map is half empty at worst.
+const OPEN_BYTES: usize = 2 * (size_of::<(RequestKey, Open)>() + size_of::<(u64, RequestKey)>());
+/// Places in the maps of a name of a prefill, and what is to be forgotten with it.
+const LINK_BYTES: usize = 2
+    * (size_of::<(Arc<str>, KvLink)>() + size_of::<RequestKey>() + size_of::<(Arc<str>, Arc<str>, Vec<Trace>)>())
+    + 2 * size_of::<Trace>();
 
 #[derive(Debug)]
 struct Open {
@@ -35,6 +48,18 @@ struct Open {
     request: Arc<RequestJoin>,
     age: u64,
     bytes: usize,
+    /// Bytes with all that is kept beside the rows.
+    weight: usize,
+}
+
+impl Open {
+    /// Weighs the request again; says what was known before, bytes of rows and all, and what is now.
+    fn weigh(&mut self, id: &Arc<str>) -> [(usize, usize); 2] {
+        let before = (self.bytes, self.weight);
+        self.bytes = self.request.held_bytes();
+        self.weight = OPEN_BYTES + text(id) + 2 * size_of::<usize>() + self.request.weight();
+        [before, (self.bytes, self.weight)]
+    }
 }
 
 /// Which request a prefill's own name stands for.
@@ -58,24 +83,34 @@ enum Trace {
 
 impl Links {
     fn trace(&mut self, key: &RequestKey, trace: Trace) {
-        self.of_request.entry((key.run.clone(), key.request_id.clone())).or_default().push(trace);
+        let traces = self.of_request.entry((key.run.clone(), key.request_id.clone())).or_default();
+        push_tight(traces, trace);
     }
 
     /// Links live as long as the request that they lead to is open.
     fn forget(&mut self, key: &RequestKey) {
         let run = &key.run;
-        for trace in self.of_request.remove(&(run.clone(), key.request_id.clone())).into_iter().flatten() {
-            match trace {
-                Trace::Name(name) => {
-                    let at = (run.clone(), name);
-                    self.named.remove(&at);
-                    self.wanted.remove(&at);
-                }
-                Trace::Moved(from) => {
-                    self.moved.remove(&(run.clone(), from));
+        let mut ids = vec![key.request_id.clone()];
+        while let Some(id) = ids.pop() {
+            for trace in self.of_request.remove(&(run.clone(), id)).into_iter().flatten() {
+                match trace {
+                    Trace::Name(name) => {
+                        let at = (run.clone(), name);
+                        self.named.remove(&at);
+                        self.wanted.remove(&at);
+                    }
+                    // What the prefill calls itself led here too.
+                    Trace::Moved(from) => {
+                        self.moved.remove(&(run.clone(), from.clone()));
+                        ids.push(from);
+                    }
                 }
             }
         }
+    }
+
+    fn weight(&self) -> usize {
+        (self.named.len() + self.wanted.len() + self.moved.len()) * LINK_BYTES
     }
 }
 
@@ -93,6 +128,7 @@ impl Join {
             blocks: BlockStore::new(BLOCK_BYTES),
             waiting: BTreeSet::new(),
             held: 0,
+            weight: 0,
         }
     }
 
@@ -121,7 +157,7 @@ impl Join {
             if key.choice > 0 {
                 self.choices.entry((key.run.clone(), key.request_id.clone())).or_default().push(key.choice);
             }
-            Open { request: Arc::default(), age: self.opened, bytes: 0 }
+            Open { request: Arc::default(), age: self.opened, bytes: 0, weight: 0 }
         });
         let request = Arc::make_mut(&mut open.request);
         let applied = request.apply(part);
@@ -131,9 +167,8 @@ impl Join {
                 self.waiting.insert(key.clone());
             }
         }
-        let bytes = open.request.held_bytes();
-        self.held = self.held + bytes - open.bytes;
-        open.bytes = bytes;
+        let weighed = open.weigh(&key.request_id);
+        self.count(weighed);
         self.share_prompt(&key);
         if let Some(open) = self.open.get(&key)
             && open.request.is_whole()
@@ -143,6 +178,11 @@ impl Join {
         applied
     }
 
+    fn count(&mut self, [before, now]: [(usize, usize); 2]) {
+        self.held = self.held + now.0 - before.0;
+        self.weight = self.weight + now.1 - before.1;
+    }
+
     fn resolve_blocks(&mut self) {
         let blocks = &mut self.blocks;
         self.waiting.retain(|key| {
@@ -150,9 +190,9 @@ impl Join {
             let request = Arc::make_mut(&mut open.request);
             request.resolve(|reference| blocks.find(reference));
             let waits = !request.awaited.is_empty();
-            let bytes = open.request.held_bytes();
-            self.held = self.held + bytes - open.bytes;
-            open.bytes = bytes;
+            let [before, now] = open.weigh(&key.request_id);
+            self.held = self.held + now.0 - before.0;
+            self.weight = self.weight + now.1 - before.1;
             if open.request.is_whole() {
                 self.ready.push(key.clone());
             }
@@ -180,6 +220,9 @@ impl Join {
                     continue;
                 }
                 request.adopted.clone_from(&prefilled);
+                let [before, now] = open.weigh(&key.request_id);
+                self.weight = self.weight + now.1 - before.1;
+                self.held = self.held + now.0 - before.0;
                 if open.request.is_whole() {
                     self.ready.push(key);
                 }
@@ -263,6 +306,7 @@ impl Join {
         let open = self.open.remove(key)?;
         self.by_age.remove(&open.age);
         self.held -= open.bytes;
+        self.weight -= open.weight;
         let id = (key.run.clone(), key.request_id.clone());
         if let Some(choices) = self.choices.get_mut(&id) {
             choices.retain(|choice| *choice != key.choice);
@@ -306,6 +350,11 @@ impl Join {
     /// Bytes of rows that open requests hold, hashed blocks aside.
     pub fn held_bytes(&self) -> usize {
         self.held
+    }
+
+    /// Bytes that all open requests take, their rows and what is kept beside them, hashed blocks aside.
+    pub fn weight(&self) -> usize {
+        self.weight + self.links.weight()
     }
 
     /// What holds for every request.

@@ -10,9 +10,9 @@ use super::{
     positions::Positions,
 };
 use crate::{
-    check::{Inspection, inspect},
+    check::{Inspection, LayerValues, inspect},
     rows::Rows,
-    span::{Anchor, Role, Source, Span},
+    span::{Anchor, Role, Source, Span, Unknown},
 };
 
 /// A span with what a look at its values gave.
@@ -20,6 +20,32 @@ use crate::{
 pub(super) struct Held {
     pub(super) span: Span,
     pub(super) inspection: Inspection,
+}
+
+impl Held {
+    fn weight(&self) -> usize {
+        let layers = self.inspection.layers.capacity() * size_of::<LayerValues>();
+        // The rows' own bytes are behind a shared owner.
+        size_of::<Self>() + layers + self.span.unknown.capacity() * size_of::<Unknown>() + 4 * size_of::<usize>()
+    }
+}
+
+/// Bytes of a text on the heap, with its counts.
+pub(super) fn text(text: &Arc<str>) -> usize {
+    2 * size_of::<usize>() + text.len()
+}
+
+/// Bytes of room that is not used.
+fn vacant<T>(list: &Vec<T>) -> usize {
+    (list.capacity() - list.len()) * size_of::<T>()
+}
+
+/// Most requests have one or two of anything, and a list that doubles would begin with room for four.
+pub(super) fn push_tight<T>(list: &mut Vec<T>, item: T) {
+    if list.len() < 4 {
+        list.reserve_exact(1);
+    }
+    list.push(item);
 }
 
 /// The join of one request: parts in, in any order and any number of times; accepted rows and findings out.
@@ -67,7 +93,7 @@ impl RequestJoin {
         if self.spans.iter().any(same) {
             return Applied::Duplicate;
         }
-        self.spans.push(held);
+        push_tight(&mut self.spans, held);
         Applied::Taken
     }
 
@@ -91,7 +117,7 @@ impl RequestJoin {
         match self.told.iter_mut().find(|known| known.source == told.source) {
             Some(known) => known.merge(told),
             None => {
-                self.told.push(told);
+                push_tight(&mut self.told, told);
                 Applied::Taken
             }
         }
@@ -125,6 +151,23 @@ impl RequestJoin {
     /// Bytes of rows held.
     pub fn held_bytes(&self) -> usize {
         self.spans.iter().map(|held| held.span.rows.bytes().len()).sum()
+    }
+
+    /// Bytes that the request takes, its rows and all that is kept beside them; rows of another choice's prefill count
+    /// there.
+    pub fn weight(&self) -> usize {
+        let spans = self.spans.iter().chain(&self.adopted).map(Held::weight).sum::<usize>();
+        let names = self.told.iter().map(|told| text(&told.source.instance)).sum::<usize>();
+        size_of::<Self>()
+            + self.held_bytes()
+            + spans
+            + names
+            + vacant(&self.spans)
+            + vacant(&self.adopted)
+            + self.told.capacity() * size_of::<Told>()
+            + self.lost.capacity() * size_of::<Lost>()
+            + self.awaited.weight()
+            + self.parent.as_ref().map_or(0, text)
     }
 
     /// Who has told anything of this request.
