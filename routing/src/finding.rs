@@ -67,6 +67,14 @@ pub struct Finding {
     pub detail: String,
 }
 
+/// `1 row`, `2 rows`.
+pub(crate) fn counted(count: impl Into<u64>, noun: &str) -> String {
+    match count.into() {
+        1 => format!("1 {noun}"),
+        count => format!("{count} {noun}s"),
+    }
+}
+
 impl Finding {
     /// A finding about the whole request, at the check's own severity.
     pub fn new(check: Check, detail: impl Into<String>) -> Self {

@@ -43,7 +43,8 @@ pub(crate) struct Arguments {
     /// Stop at the first line that cannot be used; what came before it is stored
     #[arg(long)]
     strict: bool,
-    /// Longest line to read; longer ones are refused without being held in memory [default: 134217728]
+    /// Longest line to read; longer ones are refused without being held in memory, one of this length takes up to three
+    /// times as much [default: 134217728]
     #[arg(long, value_name = "BYTES", env = "GATESCOPE_MAX_LINE", hide_env_values = true)]
     max_line: Option<NonZeroUsize>,
     /// Unfinished requests to keep in memory, in bytes; what is above is read again when needed
@@ -97,7 +98,7 @@ pub(crate) fn run(arguments: Arguments, settings: &Settings) -> anyhow::Result<E
     progress.finish();
     report::print(&summary, arguments.format, arguments.quiet)?;
     if summary.stopped == Some(Stop::Interrupted) {
-        eprintln!("gatescope: interrupted; importing the same files again goes on where this stopped");
+        eprintln!("gatescope: {}", report::interrupted(&summary));
     }
     Ok(if summary.is_complete() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }

@@ -22,7 +22,8 @@ pub struct ImportOptions {
     pub row_shape: Option<RowShape>,
     /// Stop at the first line that is refused. What was read before it is stored.
     pub strict: bool,
-    /// Longest line that is read, in bytes; a longer one is refused without being held in memory.
+    /// Longest line that is read, in bytes; a longer one is refused without being held in memory. One of this length takes up
+    /// to three times as much: it grows from block to block, and its rows are decoded beside it.
     pub max_line: NonZeroUsize,
     /// Bytes of unfinished requests to keep in memory, rows and all. Above it the oldest are forgotten and read again from
     /// the input when they are needed.

@@ -12,7 +12,7 @@ use super::{
 };
 use gatescope_routing::Check;
 
-use super::rows::check_run;
+use super::rows::{check_request, check_run};
 use crate::{catalog::Catalog, error::QueryError};
 
 /// How a verdict is written.
@@ -48,12 +48,13 @@ impl Report {
     /// Writes the verdict on a catalog; holds one request at a time.
     ///
     /// # Errors
-    /// If the tables cannot be read, a run is not there, or `output` fails.
+    /// If the tables cannot be read, a run or a request is not there, or `output` fails.
     pub async fn write(&self, catalog: &Catalog, output: impl Write) -> Result<Outcome, QueryError> {
         let mut output = BufWriter::new(output);
         if let Some(run) = &self.scope.run {
             check_run(catalog, run).await?;
         }
+        check_request(catalog, &self.scope).await?;
         let mut verdicts = Verdicts::of(catalog, &self.scope).await?;
         let mut comparing = match &self.against {
             Some(against) => Some(Comparing::of(catalog, &self.scope, against).await?),
@@ -247,8 +248,10 @@ fn text_of_difference(request: &RequestDifference, runs: &Comparison, f: &mut fm
         )?;
         write!(
             f,
-            "; {} of {} rows differ, {} of them as sets",
-            request.differing, request.rows, request.differing_sets
+            "; {} of {} differ, {} of them as sets",
+            request.differing,
+            counted(request.rows, "row"),
+            request.differing_sets
         )?;
         separator = "; ";
     }

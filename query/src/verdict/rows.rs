@@ -174,6 +174,23 @@ pub(super) async fn check_run(catalog: &Catalog, run: &str) -> Result<(), QueryE
     Err(QueryError::Query(format!("there is no run {}: {known}", quoted(run))))
 }
 
+/// Refuses a request id that nothing is known of in its scope.
+pub(super) async fn check_request(catalog: &Catalog, scope: &Scope) -> Result<(), QueryError> {
+    let Some(id) = &scope.request_id else { return Ok(()) };
+    let condition = scope.condition();
+    // Findings may name a request that was never stored.
+    for table in ["requests", "mismatches"] {
+        let mut answer = catalog.query(&format!("SELECT run FROM {table} WHERE {condition} LIMIT 1")).await?;
+        while let Some(batch) = answer.next().await {
+            if batch?.num_rows() > 0 {
+                return Ok(());
+            }
+        }
+    }
+    let run = scope.run.as_ref().map(|run| format!(" in run {}", quoted(run))).unwrap_or_default();
+    Err(QueryError::Query(format!("there is no request {}{run}", quoted(id))))
+}
+
 /// The run to compare with `against`: the one that is named, or the only other one.
 pub(super) async fn first_run(catalog: &Catalog, named: Option<&str>, against: &str) -> Result<String, QueryError> {
     for run in named.into_iter().chain([against]) {

@@ -2,7 +2,7 @@
 
 use super::{Inspection, repeats};
 use crate::{
-    finding::{Check, Finding, Side},
+    finding::{Check, Finding, Side, counted},
     join::Positions,
     rows::Rows,
     shape::{LayerSet, ModelShape},
@@ -95,7 +95,7 @@ impl<'a> ValueChecks<'a> {
                 (_, Some(model)) => format!("id outside 0..{}", model.num_experts()),
                 (_, None) => "id out of range".to_owned(),
             };
-            let many = if rows == 1 { "1 row".to_owned() } else { format!("{rows} rows") };
+            let many = counted(rows, "row");
             Finding::new(check, format!("{what}: {many}, layers {layers}"))
                 .at(position, rows)
                 .in_layer(layer)

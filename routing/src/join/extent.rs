@@ -6,8 +6,8 @@ use super::{
     RequestJoin, Segment, accept::Placed, lengths::Lengths, place::place, positions::Positions, request::Held,
 };
 use crate::{
-    finding::{Check, Finding, Side},
-    span::{Anchor, Role},
+    finding::{Check, Finding, Side, counted},
+    span::{Anchor, Role, Source},
 };
 
 /// Ranges spelled out in a message.
@@ -44,7 +44,8 @@ pub(super) fn report_extent(extent: &Extent<'_>, findings: &mut Vec<Finding>) ->
     }
     if extent.segments.is_empty() && extent.placed.is_empty() && extent.odd.is_empty() && !gaps.is_empty() {
         let who = silent_sources(extent);
-        let finding = Finding::new(Check::NoRouting, format!("no routing at all for {expected} positions{who}"));
+        let finding =
+            Finding::new(Check::NoRouting, format!("no routing at all for {}{who}", counted(expected, "position")));
         findings.push(finding.at(0, expected));
         return gaps;
     }
@@ -54,9 +55,39 @@ pub(super) fn report_extent(extent: &Extent<'_>, findings: &mut Vec<Finding>) ->
     gaps
 }
 
+/// GS003, without another side to compare with: rows of which a source states that all of them lie where it can have fed
+/// nothing. Its start is wrong or it answered another request; rows too many come behind others that are in place.
+fn report_past_the_end<'a>(extent: &'a Extent<'_>, findings: &mut Vec<Finding>) -> Vec<&'a Source> {
+    let mut misplaced: Vec<&Source> = Vec::new();
+    let is_past = |span: &Placed<'_>| {
+        matches!(span.held.span.anchor, Anchor::Start(_)) && span.place.rows == 0 && span.place.extra > 0
+    };
+    for span in extent.placed.iter().filter(|span| is_past(span)) {
+        let source = span.source();
+        let mut all = extent.placed.iter().filter(|span| span.source() == source);
+        let Some(limit) = extent.lengths.limit(source) else { continue };
+        if misplaced.contains(&source) || !all.all(is_past) {
+            continue;
+        }
+        misplaced.push(source);
+        let rows: usize =
+            extent.placed.iter().filter(|span| span.source() == source).map(|span| span.place.extra).sum();
+        let start = span.place.start;
+        let detail = format!(
+            "{source} states position {start} for the first of {}, past position {}, the last it fed",
+            counted(rows as u64, "row"),
+            i64::from(limit) - 1,
+        );
+        findings.push(Finding::new(Check::MisplacedRows, detail).at(start, rows as u32).by(Side::of(source)));
+    }
+    misplaced
+}
+
 /// GS002. Rows that a shift has explained are reported by the comparison already.
 fn report_extra(extent: &Extent<'_>, findings: &mut Vec<Finding>) {
-    for span in extent.placed.iter().filter(|span| span.place.extra > 0) {
+    let misplaced = report_past_the_end(extent, findings);
+    let in_place = |span: &&Placed<'_>| !misplaced.contains(&span.source());
+    for span in extent.placed.iter().filter(|span| span.place.extra > 0).filter(in_place) {
         let end = span.place.start + span.place.rows as u32;
         let told = findings.iter().any(|finding| {
             matches!(finding.check, Check::ExtraRows | Check::MisplacedRows)
@@ -69,8 +100,12 @@ fn report_extra(extent: &Extent<'_>, findings: &mut Vec<Finding>) {
             continue;
         }
         let extra = span.place.extra;
-        let detail =
-            format!("{} sent {extra} rows past position {}, the last it fed", span.source(), i64::from(end) - 1);
+        let detail = format!(
+            "{} sent {} past position {}, the last it fed",
+            span.source(),
+            counted(extra as u64, "row"),
+            i64::from(end) - 1
+        );
         findings.push(Finding::new(Check::ExtraRows, detail).at(end, extra as u32).by(Side::of(span.source())));
     }
 }
@@ -82,7 +117,7 @@ fn report_unknown_length(extent: &Extent<'_>, findings: &mut Vec<Finding>) {
     };
     let rows: usize = extent.unplaced.iter().map(|held| held.span.rows.len()).sum();
     let detail = if rows > 0 {
-        format!("{rows} rows cannot be placed: no answer says {what}")
+        format!("{} cannot be placed: no answer says {what}", counted(rows as u64, "row"))
     } else {
         format!("the number of rows to expect is not known: no answer says {what}")
     };
@@ -100,7 +135,8 @@ fn report_unknown(extent: &Extent<'_>, explained: &mut Positions, findings: &mut
         span.place.unknown(&span.held.span).for_each(|range| unknown.insert(range));
         unknown.iter().for_each(|range| explained.insert(range));
         let (Some(first), Some(mark)) = (unknown.first(), span.held.span.unknown.first()) else { continue };
-        let detail = format!("{} marked {} rows as unknown (-1): {}", span.source(), unknown.len(), spell(&unknown));
+        let rows = counted(unknown.len(), "row");
+        let detail = format!("{} marked {rows} as unknown (-1): {}", span.source(), spell(&unknown));
         let finding = Finding::new(Check::UnknownMarks, detail).at(first, unknown.len());
         findings.push(finding.in_layer(usize::from(mark.layer)).by(Side::of(span.source())));
     }
@@ -110,7 +146,7 @@ fn report_unknown(extent: &Extent<'_>, explained: &mut Positions, findings: &mut
 fn report_lost(extent: &Extent<'_>, explained: &mut Positions, findings: &mut Vec<Finding>) {
     for lost in &extent.join.lost {
         explained.insert(lost.start..lost.start.saturating_add(lost.positions));
-        let detail = format!("{} had to drop {} rows", lost.source, lost.positions);
+        let detail = format!("{} had to drop {}", lost.source, counted(lost.positions, "row"));
         findings
             .push(Finding::new(Check::CaptureLost, detail).at(lost.start, lost.positions).by(Side::of(&lost.source)));
     }
@@ -125,9 +161,10 @@ fn report_missing(extent: &Extent<'_>, expected: u32, missing: &Positions, findi
     let who = silent_sources(extent);
     let awaited = match extent.join.awaited.iter().count() {
         0 => String::new(),
+        1 => "; a block was named by hash and never sent".to_owned(),
         blocks => format!("; {blocks} blocks were named by hash and never sent"),
     };
-    let detail = format!("{} of {expected} rows missing: {}{who}{awaited}", missing.len(), spell(missing));
+    let detail = format!("{} of {} missing: {}{who}{awaited}", missing.len(), counted(expected, "row"), spell(missing));
     findings.push(Finding::new(Check::MissingRows, detail).at(first, missing.len()));
 
     let sources = extent.join.sources();
@@ -156,9 +193,11 @@ fn report_short_decode(extent: &Extent<'_>, findings: &mut Vec<Finding>) {
         let rows = span.held.span.rows.len();
         if span.source().role == Role::Decode && span.place.start >= prompt && rows > 0 {
             let detail = format!(
-                "{} sent {rows} rows for {completion_tokens} sampled tokens: a decode computes position {} itself, so a row is \
+                "{} sent {} for {}: a decode computes position {} itself, so a row is \
                  missing and those after it belong elsewhere",
                 span.source(),
+                counted(rows as u64, "row"),
+                counted(completion_tokens, "sampled token"),
                 prompt - 1,
             );
             findings.push(Finding::new(Check::MissingRows, detail).at(prompt - 1, 1).by(Side::of(span.source())));
@@ -189,7 +228,7 @@ fn spell(positions: &Positions) -> String {
         })
         .collect();
     if count > SPELLED {
-        words.push(format!("{} more ranges", count - SPELLED));
+        words.push(counted((count - SPELLED) as u64, "more range"));
     }
     words.join(", ")
 }

@@ -18,6 +18,7 @@ use crate::{
         sglang::RawIds,
         vllm, vllm_021,
     },
+    finding::counted,
     shape::IdWidth,
     span::{Anchor, Role, Source, Span},
 };
@@ -237,9 +238,9 @@ fn anchor(
         (Some(start), _) => Ok(Anchor::Start(start)),
         (None, Some(completion_tokens)) => Ok(Anchor::End { completion_tokens }),
         (None, None) => Err(field.problem(format!(
-            "{} rows without a start, and no number of sampled tokens to place them by: expected token_ids, \
+            "{} without a start, and no number of sampled tokens to place them by: expected token_ids, \
              usage.completion_tokens or meta_info.completion_tokens in the answer, or completion_tokens in the line",
-            payload.rows.len()
+            counted(payload.rows.len() as u64, "row")
         ))),
     }
 }
@@ -260,8 +261,8 @@ fn packed(field: Field<'_>) -> Result<Payload, PayloadProblem> {
         (Some(Some(rows)), Some(Some(layers)), Some(Some(top_k)), None) => [rows, layers, top_k],
         _ => return Err(field.problem("shape: expected three whole numbers, [rows, layers, top_k]")),
     };
-    let start = start.map(|start| start.count()).transpose().map_err(|error| field.problem(error.to_string()))?;
-    let dtype = dtype.map(|dtype| dtype.name()).transpose().map_err(|error| field.problem(error.to_string()))?;
+    let start = start.map(|start| start.count()).transpose()?;
+    let dtype = dtype.map(|dtype| dtype.name()).transpose()?;
     let data = data.json.characters().ok_or_else(|| field.problem("data: expected a string"))?;
     prime_rl::decode(Packed { data, shape: lengths, start, dtype: dtype.as_deref().map(Cow::Borrowed) })
         .map_err(|error| because(field, error))

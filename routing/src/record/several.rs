@@ -7,7 +7,7 @@ use super::{
     lengths::{OF_EACH_PROMPT, Prompt, prompts_in_usage, sampled_by_all},
     payload::computes_prompt,
 };
-use crate::{engine::Payload, span::Role};
+use crate::{engine::Payload, finding::counted, span::Role};
 
 /// Rows of a sequence, before they have a place.
 #[derive(Default)]
@@ -73,7 +73,7 @@ pub(super) fn tell_apart(
         }
         Err(why) => {
             let problem = format!(
-                "rows without a start, and how many tokens this choice sampled cannot be known: {why}; expected token_ids in \
+                "without a start, and how many tokens this choice sampled cannot be known: {why}; expected token_ids in \
                  each choice (return_token_ids in vLLM)"
             );
             let lengthless: Vec<bool> = sampled.iter().map(Option::is_none).collect();
@@ -111,7 +111,8 @@ fn by_rows(
             false => u64::from(prompt.saturating_sub(1)) + sent.rows(),
         });
         let length = (end + 1).checked_sub(u64::from(prompt));
-        let length = length.ok_or_else(|| format!("{place} has {} rows, fewer than its prompt", sent.rows()))?;
+        let length =
+            length.ok_or_else(|| format!("{place} has {}, fewer than its prompt", counted(sent.rows(), "row")))?;
         sum += length;
         lengths.push(length);
     }
@@ -119,7 +120,7 @@ fn by_rows(
         Ok(lengths)
     } else {
         Err(format!(
-            "the choices' rows are those of {sum} tokens, usage counts {rest}, and nothing says which choice is not whole"
+            "the choices' rows are those of {sum} sampled tokens, usage counts {rest}, and nothing says which choice is not whole"
         ))
     }
 }
@@ -153,7 +154,7 @@ fn list_of_prompts(
     let a_prompt = in_prompts.checked_div(u64::from(usage)).unwrap_or_default();
     let fits = a_prompt > 0 && a_prompt < choices && in_prompts == a_prompt * u64::from(usage);
     let fits = fits && choices.is_multiple_of(a_prompt);
-    Ok(fits.then(|| format!("rows without a start, {OF_EACH_PROMPT}")))
+    Ok(fits.then(|| format!("without a start, {OF_EACH_PROMPT}")))
 }
 
 /// Replaces rows by an error.
@@ -163,7 +164,7 @@ fn refuse(sent: &mut [Read<'_>], which: impl Fn(&Sent<'_>) -> bool, problem: &st
             && which(rows)
             && let Some(field) = rows.field
         {
-            *read = Err(field.problem(format!("{} {problem}", rows.rows())));
+            *read = Err(field.problem(format!("{} {problem}", counted(rows.rows(), "row"))));
         }
     }
 }

@@ -117,7 +117,8 @@ fn rows_that_do_not_tell_choices_apart_are_refused_and_the_message_says_why() {
     let mut no_rows = answer(&[6, 8], (4, 8));
     no_rows["choices"][0]["routed_experts"] = Value::Null;
     let too_few = answer(&[6, 2], (4, 8));
-    let lost = "the choices' rows are those of 7 tokens, usage counts 8, and nothing says which choice is not whole";
+    let lost =
+        "the choices' rows are those of 7 sampled tokens, usage counts 8, and nothing says which choice is not whole";
     for (response, rows, why) in [
         (one_lost, vec![6, 7], lost),
         (no_usage, vec![6, 8], "usage does not say how many tokens were sampled in all"),

@@ -247,6 +247,59 @@ fn merged_by_the_old_router(deployment: &Deployment) -> Vec<Part> {
 }
 
 #[test]
+fn a_stated_start_past_the_end_leaves_open_where_the_rows_belong() {
+    let deployment = Deployment::random(12, 6, 3, 4, 5);
+    let stated = |role: Role, start: u32| {
+        let mut parts = deployment.answers();
+        for part in &mut parts {
+            if let Part::Span(span) = part
+                && span.source.role == role
+            {
+                span.anchor = Anchor::Start(start);
+            }
+        }
+        join(parts, Policy::Prefill)
+    };
+
+    // when
+    let decode = stated(Role::Decode, 40);
+    let prefill = stated(Role::Prefill, 12);
+
+    // then
+    assert_eq!(codes(&decode), vec![Check::MissingRows, Check::MisplacedRows]);
+    assert_eq!(decode.status, Status::Conflict);
+    assert_eq!((decode.findings[1].position, decode.findings[1].positions), (Some(40), 6));
+    let expected = "decode d0 states position 40 for the first of 6 rows, past position 16, the last it fed";
+    assert_eq!(decode.findings[1].detail, expected);
+    assert_eq!((codes(&prefill)[1], prefill.status), (Check::MisplacedRows, Status::Conflict));
+
+    // A request that is whole without those rows is in conflict all the same.
+    let one_token = Deployment { completion: 1, ..Deployment::random(12, 6, 3, 4, 5) };
+    let mut parts = vec![];
+    for (source, from, to, sampled) in one_token.sources() {
+        let mut span = one_token.span(&source, from, to);
+        if source.role == Role::Decode {
+            span.anchor = Anchor::Start(to + 7);
+        }
+        parts.extend([Part::Span(span), one_token.finish(&source, sampled)]);
+    }
+    let joined = join(parts, Policy::Prefill);
+    assert_eq!((codes(&joined), joined.status), (vec![Check::MisplacedRows], Status::Conflict));
+    assert!(joined.gaps.is_empty());
+}
+
+#[test]
+fn rows_past_the_end_behind_rows_in_place_are_only_too_many() {
+    let deployment = Deployment { colocated: true, ..Deployment::random(12, 6, 3, 4, 6) };
+    let (source, from, to, sampled) = deployment.sources().remove(0);
+    let extra = Span { anchor: Anchor::Start(to), ..deployment.span(&source, 0, 2) };
+    let parts =
+        [Part::Span(deployment.span(&source, from, to)), Part::Span(extra), deployment.finish(&source, sampled)];
+    let joined = join(parts, Policy::Prefill);
+    assert_eq!((codes(&joined), joined.status), (vec![Check::ExtraRows], Status::Whole));
+}
+
+#[test]
 fn a_prompt_of_64_with_128_completion_tokens_merged_by_the_old_router_lacks_63_rows() {
     let deployment = Deployment::random(64, 128, 4, 4, 7);
     let joined = join(merged_by_the_old_router(&deployment), Policy::Prefill);

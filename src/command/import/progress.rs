@@ -56,7 +56,7 @@ impl Observer for Console {
     fn progressed(&mut self, progress: Progress) {
         if let Some(bar) = &self.bar {
             bar.set_position(progress.bytes);
-            bar.set_message(format!("{} requests", progress.requests));
+            bar.set_message(super::report::count(progress.requests, "request"));
         }
     }
 

@@ -56,12 +56,12 @@ fn as_json(summary: &Summary) -> serde_json::Value {
 fn as_text(summary: &Summary) -> String {
     let seconds = summary.elapsed.as_secs_f64();
     let mut text = format!(
-        "read      {} in {} lines of {}, {} refused\n\
+        "read      {} in {} of {}, {} refused\n\
          stored    {}: {} whole, {} incomplete, {} in conflict\n\
          known     {} stored before, {} completed\n\
          rows      {} in {seconds:.1} s\n",
         bytes(summary.bytes),
-        summary.lines,
+        count(summary.lines, "line"),
         count(summary.files, "file"),
         summary.refused,
         count(summary.requests, "request"),
@@ -78,7 +78,18 @@ fn as_text(summary: &Summary) -> String {
     text
 }
 
-fn count(number: u64, noun: &str) -> String {
+/// What to know of an import that was interrupted.
+pub(super) fn interrupted(summary: &Summary) -> String {
+    match summary.requests {
+        0 => "interrupted; nothing was stored".to_owned(),
+        stored => {
+            let (requests, is) = (count(stored, "request"), if stored == 1 { "is" } else { "are" });
+            format!("interrupted; {requests} {is} stored, importing the same again adds the rest")
+        }
+    }
+}
+
+pub(super) fn count(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
 }
 
