@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod arrival;
+mod bad_input;
+mod checking;
+mod choices;
 mod gatescope;
 mod import;
 mod layers;

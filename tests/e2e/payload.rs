@@ -17,12 +17,23 @@ pub(crate) fn rows(answer: &Value) -> Vec<Vec<u8>> {
 /// Gives an answer other rows.
 pub(crate) fn set_rows(answer: &mut Value, rows: &[Vec<u8>]) {
     let (layers, slots) = SHAPE;
-    let about = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({}, {layers}, {slots}), }}", rows.len());
+    set_npy(answer, "|u1", false, &format!("({}, {layers}, {slots})", rows.len()), &rows.concat());
+}
+
+/// Gives an answer a `.npy` payload with this type, order and shape in its header, and these bytes behind it.
+pub(crate) fn set_npy(answer: &mut Value, descr: &str, fortran: bool, shape: &str, data: &[u8]) {
+    let fortran = if fortran { "True" } else { "False" };
+    let about = format!("{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}");
     let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
     bytes.extend_from_slice(&(HEADER as u16 - 10).to_le_bytes());
     bytes.extend_from_slice(format!("{about:<width$}\n", width = HEADER - 11).as_bytes());
-    bytes.extend(rows.concat());
-    answer["response"]["choices"][0]["routed_experts"] = json!(encode(&bytes));
+    bytes.extend_from_slice(data);
+    set_bytes(answer, &bytes);
+}
+
+/// Gives an answer these bytes as its payload.
+pub(crate) fn set_bytes(answer: &mut Value, bytes: &[u8]) {
+    answer["response"]["choices"][0]["routed_experts"] = json!(encode(bytes));
 }
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

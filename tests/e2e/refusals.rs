@@ -135,6 +135,7 @@ fn a_data_folder_that_cannot_be_made_is_fatal() {
     // then
     assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
     assert!(ran.stderr.starts_with("gatescope: file/data: "), "{}", ran.stderr);
+    assert_eq!(ran.stderr.matches("os error").count(), 1, "{}", ran.stderr);
 }
 
 #[test]
@@ -171,6 +172,8 @@ fn an_interrupted_import_stores_nothing_and_can_be_run_again() {
     assert_eq!(output.status.code(), Some(1));
     let summary: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&summary["stopped"], &summary["requests"]), (&json!("interrupted"), &json!(0)));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(stderr, "gatescope: interrupted; nothing was stored\n");
     assert_eq!(gatescope.count("SELECT count(*) FROM requests"), 0);
     let again = gatescope.import_from(&["-"], lines.as_bytes());
     assert_eq!(again.numbers(["requests", "whole"]), [16, 16]);
