@@ -200,32 +200,21 @@ impl Join {
         });
     }
 
-    /// One prefill serves all choices of a request: hands its rows to those that have none of their own. Choices of other
-    /// prompts (a list of prompts in one call) keep to themselves.
+    /// One prefill serves all choices of a request: hands its rows to those that have none of their own.
     fn share_prompt(&mut self, key: &RequestKey) {
         let Some(choices) = self.choices.get(&(key.run.clone(), key.request_id.clone())) else { return };
         let choices: Vec<u32> = if key.choice == 0 { choices.clone() } else { vec![key.choice] };
         let first = RequestKey { choice: 0, ..key.clone() };
-        let Some(open) = self.open.get(&first) else { return };
-        let (prefilled, prompt) = (open.request.prefilled(), open.request.prompt_told());
-        if prefilled.is_empty() {
-            return;
-        }
+        let Some(first) = self.share(&first).filter(|first| first.has_rows_of(Role::Prefill)) else { return };
         for choice in choices {
             let key = RequestKey { choice, ..key.clone() };
-            if let Some(open) = self.open.get_mut(&key) {
-                let request = Arc::make_mut(&mut open.request);
-                if prompt.zip(request.prompt_told()).is_some_and(|(first, own)| first != own) {
-                    request.adopted.clear();
-                    continue;
-                }
-                request.adopted.clone_from(&prefilled);
-                let [before, now] = open.weigh(&key.request_id);
-                self.weight = self.weight + now.1 - before.1;
-                self.held = self.held + now.0 - before.0;
-                if open.request.is_whole() {
-                    self.ready.push(key);
-                }
+            let Some(open) = self.open.get_mut(&key) else { continue };
+            Arc::make_mut(&mut open.request).adopt(&first);
+            let weighed = open.weigh(&key.request_id);
+            let whole = open.request.is_whole();
+            self.count(weighed);
+            if whole {
+                self.ready.push(key);
             }
         }
     }

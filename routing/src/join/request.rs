@@ -187,18 +187,20 @@ impl RequestJoin {
         self.awaited.iter()
     }
 
-    /// Takes the prefill rows of the first choice: the same prompt was prefilled once for all choices.
+    /// Takes the prefill rows of the first choice: the same prompt was prefilled once for all choices. Choices of other
+    /// prompts (a list of prompts in one call) keep to themselves.
     pub fn adopt(&mut self, first: &Self) {
-        self.adopted = first.prefilled();
+        let other = first.prompt_told().zip(self.prompt_told()).is_some_and(|(first, own)| first != own);
+        self.adopted = if other { Vec::new() } else { first.prefilled() };
     }
 
     /// Tokens of the prompt, as the first who says so has it.
-    pub(super) fn prompt_told(&self) -> Option<u32> {
+    fn prompt_told(&self) -> Option<u32> {
         self.told.iter().find_map(|told| told.prompt_tokens)
     }
 
     /// The prefill's rows, for the other choices of the same prompt.
-    pub(super) fn prefilled(&self) -> Vec<Held> {
+    fn prefilled(&self) -> Vec<Held> {
         self.spans.iter().filter(|held| held.span.source.role == Role::Prefill).cloned().collect()
     }
 
