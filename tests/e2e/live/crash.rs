@@ -14,7 +14,8 @@ use super::{
 fn die_at(point: &str) {
     // given
     let folder = tempfile::tempdir().unwrap();
-    let serve = Serve::on(folder.path()).argument("--log-file-bytes").argument("20000");
+    let serve = Serve::on(folder.path()).committing_every("50ms");
+    let serve = serve.argument("--log-file-bytes").argument("20000");
     let fleet = Fleet::to(&serve.collector());
     let mut dying = serve.clone().variable("GATESCOPE_FAIL_POINT", point).spawn();
     let mut requests = Vec::new();

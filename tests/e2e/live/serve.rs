@@ -41,6 +41,15 @@ impl Serve {
         }
     }
 
+    /// Commits so often: small files pile up sooner.
+    #[cfg(feature = "fail-points")]
+    pub(super) fn committing_every(mut self, interval: &str) -> Self {
+        if let Some(given) = self.arguments.get_mut(1) {
+            interval.clone_into(given);
+        }
+        self
+    }
+
     pub(super) fn argument(mut self, argument: &str) -> Self {
         self.arguments.push(argument.into());
         self
