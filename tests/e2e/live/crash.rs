@@ -57,7 +57,7 @@ fn acknowledged_then_killed(mutation: Option<&str>) -> Result<(), String> {
     if let Some(mutation) = mutation {
         killed = killed.variable(mutation, "1");
     }
-    let requests = Simple::many(0..400);
+    let requests = Simple::many(0..120);
     let running = killed.start();
     for requests in requests.chunks(40) {
         let fleet = Fleet::to(&serve.collector());
@@ -73,6 +73,10 @@ fn acknowledged_then_killed(mutation: Option<&str>) -> Result<(), String> {
 
 #[test]
 fn acknowledging_before_the_sync_is_found_out() {
-    assert_eq!(acknowledged_then_killed(None), Ok(()));
-    assert!(acknowledged_then_killed(Some("GATESCOPE_LOG_ACKNOWLEDGE_BEFORE_SYNC")).is_err());
+    // The kill has to come before the sync: not each one does.
+    let mutated = || acknowledged_then_killed(Some("GATESCOPE_LOG_ACKNOWLEDGE_BEFORE_SYNC"));
+    assert!((0..30).any(|_| mutated().is_err()));
+    for _ in 0..5 {
+        assert_eq!(acknowledged_then_killed(None), Ok(()));
+    }
 }
