@@ -19,8 +19,9 @@ assert_eq!(stopped.left_events, 0);
 # Ok::<(), gatescope_capture::StartError>(())
 ```
 */
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+pub mod device;
 mod export;
 
 pub use export::{Exporter, Metrics, NotFlushed, Options, Sent, StartError, Stopped};
