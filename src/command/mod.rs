@@ -5,6 +5,7 @@ mod check;
 mod engine;
 mod import;
 mod output;
+mod preflight;
 mod serve;
 mod simulate;
 mod sql;
@@ -25,6 +26,7 @@ pub(crate) enum Command {
     Sql(sql::Arguments),
     Check(check::Arguments),
     Serve(Box<serve::Arguments>),
+    Preflight(preflight::Arguments),
     Vacuum(vacuum::Arguments),
     Simulate(Box<simulate::Arguments>),
 }
@@ -40,6 +42,7 @@ impl Command {
             Self::Sql(arguments) => sql::run(arguments, settings),
             Self::Check(arguments) => check::run(arguments, settings),
             Self::Serve(arguments) => serve::run(*arguments, settings),
+            Self::Preflight(arguments) => preflight::run(arguments),
             Self::Vacuum(arguments) => vacuum::run(arguments, settings),
             Self::Simulate(arguments) => simulate::run(*arguments, settings),
         }
