@@ -167,6 +167,7 @@ async fn get(uri: &str) -> anyhow::Result<Option<Value>> {
         let body = Limited::new(answer.into_body(), MOST_BYTES).collect().await;
         body.map(|body| Some(body.to_bytes())).map_err(|error| anyhow::anyhow!("{uri}: {error}"))
     };
-    let body = tokio::time::timeout(PATIENCE, body).await.with_context(|| format!("{uri}: no answer in {PATIENCE:?}"))??;
+    let body =
+        tokio::time::timeout(PATIENCE, body).await.with_context(|| format!("{uri}: no answer in {PATIENCE:?}"))??;
     Ok(body.and_then(|body| serde_json::from_slice(&body).ok()))
 }
