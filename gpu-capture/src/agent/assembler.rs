@@ -33,7 +33,7 @@ const MOST_REQUESTS: usize = 1 << 17;
 /// What the agent's thread is given, in the order in which the engine did it.
 #[derive(Debug)]
 pub(super) enum Item {
-    Step(Box<Step>),
+    Step(Step),
     Begun(String, Box<Begun>),
     Hashes { request: String, first_block: u32, hashes: Vec<BlockHash> },
     Cached { request: String, first_block: u32, hashes: Vec<BlockHash>, rows: Option<CachedRows> },
@@ -156,7 +156,7 @@ impl Assembler {
         }
     }
 
-    fn step(&mut self, step: Box<Step>, now: Instant) {
+    fn step(&mut self, step: Step, now: Instant) {
         let of = (step.shape, step.width);
         let (block, generation) = (self.block, self.generation);
         for piece in step.pieces() {

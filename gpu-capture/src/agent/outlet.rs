@@ -25,7 +25,7 @@ impl Outlet {
             Some(spool) if !spool.is_empty() => event,
             _ => match self.exporter.offer(event) {
                 Ok(()) => return true,
-                Err(event) => event,
+                Err(event) => *event,
             },
         };
         let spooled = self.spool.as_mut().map(|spool| spool.append(&event));

@@ -128,12 +128,12 @@ impl Spool {
     }
 
     /// Hands events over until one comes back, oldest first.
-    pub(super) fn drain(&mut self, mut offer: impl FnMut(Event) -> Result<(), Event>) -> io::Result<()> {
+    pub(super) fn drain(&mut self, mut offer: impl FnMut(Event) -> Result<(), Box<Event>>) -> io::Result<()> {
         self.write()?;
         loop {
             while let Some(event) = self.read.pop_front() {
                 if let Err(event) = offer(event) {
-                    self.read.push_front(event);
+                    self.read.push_front(*event);
                     return Ok(());
                 }
                 self.events = self.events.saturating_sub(1);
@@ -316,7 +316,7 @@ mod tests {
                     room -= 1;
                     Ok(())
                 } else {
-                    Err(event)
+                    Err(Box::new(event))
                 }
             })
             .unwrap();

@@ -84,7 +84,7 @@ pub(super) struct Ring {
 
 #[derive(Debug, Default)]
 struct Idle {
-    steps: Vec<Box<Step>>,
+    steps: Vec<Step>,
     bytes: usize,
 }
 
@@ -99,7 +99,7 @@ impl Ring {
     }
 
     /// A step of so many bytes of rows; `None` where there is no room.
-    pub(super) fn begin(&self, shape: RowShape, width: IdWidth, bytes: usize) -> Option<Box<Step>> {
+    pub(super) fn begin(&self, shape: RowShape, width: IdWidth, bytes: usize) -> Option<Step> {
         let most = self.bytes;
         self.used
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
@@ -112,14 +112,14 @@ impl Ring {
             idle.bytes -= step.as_ref().map_or(0, |step| step.capacity());
             step
         };
-        let mut step = reused.unwrap_or_else(|| Box::new(Step::empty(shape, width)));
+        let mut step = reused.unwrap_or_else(|| Step::empty(shape, width));
         (step.shape, step.width, step.held) = (shape, width, bytes);
         step.rows.reserve(bytes);
         Some(step)
     }
 
     /// Takes a step's memory back.
-    pub(super) fn end(&self, mut step: Box<Step>) {
+    pub(super) fn end(&self, mut step: Step) {
         self.used.fetch_sub(step.held, Ordering::AcqRel);
         step.held = 0;
         step.names.clear();

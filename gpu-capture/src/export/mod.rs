@@ -101,7 +101,7 @@ impl Exporter {
     ///
     /// # Errors
     /// The event, which is not counted as dropped: who gets it back keeps it, or says so with [`Exporter::lose`].
-    pub(crate) fn offer(&self, event: Event) -> Result<(), Event> {
+    pub(crate) fn offer(&self, event: Event) -> Result<(), Box<Event>> {
         self.queue.offer(event)
     }
 

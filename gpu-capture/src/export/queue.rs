@@ -86,11 +86,11 @@ impl Queue {
     }
 
     /// Takes an event, or gives it back where there is no room for it.
-    pub(super) fn offer(&self, event: Event) -> Result<(), Event> {
+    pub(super) fn offer(&self, event: Event) -> Result<(), Box<Event>> {
         let rows = u64::from(positions(&event).1);
         let bytes = wire_bytes(&event);
         if self.closed.load(Ordering::Acquire) || !self.take_room(&event, bytes) {
-            return Err(event);
+            return Err(Box::new(event));
         }
         match self.items.send(Item::Event(event, bytes)) {
             Ok(()) => {
@@ -101,7 +101,7 @@ impl Queue {
             Err(mpsc::error::SendError(item)) => {
                 self.shared.release(bytes);
                 match item {
-                    Item::Event(event, _) => Err(event),
+                    Item::Event(event, _) => Err(Box::new(event)),
                     Item::Flush(_) => Ok(()),
                 }
             }
