@@ -1,7 +1,7 @@
 /*!
 The capture agent: it runs inside an inference worker and brings rows to a collector without holding the engine up.
 
-[`Exporter`] is the way out: [`Exporter::send`] never waits. What it takes is sent in order, again after every broken
+[`Agent`] is the way in: engine steps and what the engine does with requests. [`Exporter`] is the way out: [`Exporter::send`] never waits. What it takes is sent in order, again after every broken
 connection, until the collector has said that it is durable; what it cannot take is told as lost, position by position.
 
 ```no_run
@@ -21,7 +21,9 @@ assert_eq!(stopped.left_events, 0);
 */
 #![deny(unsafe_code)]
 
+mod agent;
 pub mod device;
 mod export;
 
+pub use agent::{Agent, AgentMetrics, AgentOptions, Begun, STEP_MICROS, SpoolOptions, StepPart, StepRows};
 pub use export::{Exporter, Metrics, NotFlushed, Options, Sent, StartError, Stopped};

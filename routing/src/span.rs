@@ -104,6 +104,16 @@ pub enum Anchor {
     },
 }
 
+impl Anchor {
+    /// The first row's position, where it was said.
+    pub const fn start(self) -> Option<u32> {
+        match self {
+            Self::Start(start) => Some(start),
+            Self::End { .. } => None,
+        }
+    }
+}
+
 /// The numeric type in which an engine sent ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[allow(missing_docs)]

@@ -8,7 +8,9 @@ use std::{
 };
 
 use gatescope_routing::{
-    join::{BlockReference, Context, RequestJoin, Segment},
+    Check, Finding, Role,
+    finding::Side,
+    join::{BlockReference, Capture, Context, RequestJoin, Segment},
     rows::Rows,
     span::RequestKey,
 };
@@ -58,7 +60,8 @@ impl Settler<'_> {
                     let segments = self.tables.stored_rows(&stored.request)?;
                     let completion =
                         Completion { stored: &stored, segments, joined: &joined, wire_type: about.wire_type };
-                    let joined = completion.complete(request, &about.rules(), &about.context());
+                    let mut joined = completion.complete(request, &about.rules(), &about.context());
+                    joined.findings.extend(late(&joined.captures, closed_at - stored.request.closed_at));
                     about.model = stored.request.model.clone().or(about.model);
                     about.began_at = stored.request.started_at.into_iter().chain(about.began_at).min();
                     about.finished_at = about.finished_at.max(stored.request.finished_at);
@@ -116,6 +119,26 @@ impl Settler<'_> {
     }
 }
 
+/// Rows that come so long after their request was closed, in microseconds, are late: what two agents send at the same time may arrive
+/// seconds apart.
+const LATE_AFTER: i64 = 60_000_000;
+
+/// GS020: rows that came long after their request was closed. A trainer recomputes when it likes.
+fn late(fresh: &[Capture], after: i64) -> Option<Finding> {
+    if after < LATE_AFTER {
+        return None;
+    }
+    let rows = fresh.iter().filter(|capture| capture.source.role != Role::Trainer);
+    let first = rows.clone().min_by_key(|capture| capture.start.unwrap_or(u32::MAX))?;
+    let count = rows.map(|capture| capture.rows).sum();
+    let detail = format!("{count} rows came {} s after the request was closed", after / 1_000_000);
+    let finding = Finding::new(Check::LateRows, detail).by(Side::of(&first.source));
+    Some(match first.start {
+        Some(start) => finding.at(start, count),
+        None => finding,
+    })
+}
+
 /// The requests with the blocks that they named, and with the prompt that their first choice has.
 fn resolved(unsure: &[Unsure], blocks: &HashMap<BlockName, Rows>) -> Vec<Arc<RequestJoin>> {
     let mut requests: Vec<Arc<RequestJoin>> = unsure.iter().map(|unsure| Arc::clone(&unsure.request)).collect();
@@ -139,4 +162,30 @@ fn resolved(unsure: &[Unsure], blocks: &HashMap<BlockName, Rows>) -> Vec<Arc<Req
         }
     }
     requests
+}
+
+#[cfg(test)]
+mod tests {
+    use gatescope_routing::Source;
+
+    use super::*;
+
+    #[test]
+    fn rows_that_come_long_after_the_close_are_late_and_a_trainers_are_not() {
+        let capture = |role| Capture {
+            source: Source { role, instance: "d0".into(), attempt: 0 },
+            start: Some(48),
+            rows: 16,
+            payload_hash: 0,
+            generation: 0,
+            block: None,
+        };
+
+        let found = late(&[capture(Role::Decode)], 61_000_000).unwrap();
+
+        assert_eq!((found.check, found.position, found.positions), (Check::LateRows, Some(48), 16));
+        assert_eq!(late(&[capture(Role::Decode)], 59_000_000), None);
+        assert_eq!(late(&[capture(Role::Trainer)], 61_000_000), None);
+        assert_eq!(late(&[], 61_000_000), None);
+    }
 }

@@ -1,5 +1,6 @@
 //! Counting ids.
 
+use fearless_simd::{Level, dispatch};
 use gatescope_routing::shape::IdWidth;
 
 /// How often each expert of each hidden layer was chosen: `[layers][experts]`.
@@ -58,19 +59,30 @@ fn count_u8(counts: &mut Vec<i64>, ids: &[u8], sign: i64) {
         ids.iter().for_each(|&id| counts[usize::from(id)] += sign);
         return;
     }
+    for part in ids.chunks(MOST_IDS) {
+        dispatch!(Level::new(), _ => count_part(counts, part, sign));
+    }
+}
+
+/// Most ids that the histograms of [`count_part`] can hold.
+const MOST_IDS: usize = u16::MAX as usize;
+
+#[inline(always)]
+fn count_part(counts: &mut [i64], ids: &[u8], sign: i64) {
     // Neighbours often name the same expert, and an increment has to wait for the one before it on the same counter:
-    // neighbours get histograms of their own.
-    let mut histograms = [[0u32; 256]; 4];
-    let mut eights = ids.chunks_exact(8);
-    for eight in &mut eights {
-        for (slot, &id) in eight.iter().enumerate() {
-            histograms[slot % 4][usize::from(id)] += 1;
+    // neighbours get histograms of their own, narrow ones, which the first-level cache holds beside the ids.
+    let mut histograms = [[0u16; 256]; 8];
+    let (eights, rest) = ids.as_chunks::<8>();
+    for eight in eights {
+        let eight = u64::from_le_bytes(*eight);
+        for (slot, histogram) in histograms.iter_mut().enumerate() {
+            histogram[usize::from((eight >> (8 * slot)) as u8)] += 1;
         }
     }
-    eights.remainder().iter().for_each(|&id| histograms[0][usize::from(id)] += 1);
-    let [a, b, c, d] = &histograms;
+    rest.iter().for_each(|&id| histograms[0][usize::from(id)] += 1);
     for (id, count) in counts.iter_mut().enumerate() {
-        *count += sign * i64::from(a[id] + b[id] + c[id] + d[id]);
+        let tokens: u32 = histograms.iter().map(|histogram| u32::from(histogram[id])).sum();
+        *count += sign * i64::from(tokens);
     }
 }
 

@@ -30,6 +30,7 @@ mod columns;
 mod commit;
 mod compaction;
 mod counts;
+mod early_sync;
 mod error;
 mod expert_load;
 mod expire;

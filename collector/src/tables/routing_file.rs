@@ -17,8 +17,9 @@ use parquet::{
 };
 
 use super::{
-    chunk::{Chunk, Dictionary, PageCompressor, Pages, compression, pages_of, run_column},
+    chunk::{Chunk, Codec, Dictionary, PageCompressor, Pages, compression, pages_of, run_column},
     counts::LayerCounts,
+    early_sync::EarlySync,
     error::{Context, Result},
     gather::LayerSource,
     parquet_file::{DataFile, FileName, Stats, Unreferenced},
@@ -47,6 +48,7 @@ pub(super) struct RoutingFile {
     table: RoutingTable,
     file: Unreferenced,
     writer: SerializedFileWriter<File>,
+    early: EarlySync,
     compressor: PageCompressor,
     stats: Stats,
     keys: KeyRuns,
@@ -58,7 +60,8 @@ pub(super) struct RoutingFile {
 
 /// One layer in the row group in the making.
 struct LayerColumn {
-    chunk: Pages,
+    /// None until a page shows how its pages are best kept.
+    chunk: Option<Pages>,
     /// Room for a page.
     page: Vec<u8>,
 }
@@ -66,14 +69,16 @@ struct LayerColumn {
 impl RoutingFile {
     pub(super) fn create(root: &Path, table: &RoutingTable, name: FileName) -> Result<Self> {
         let (file, handle) = Unreferenced::create(root, &table.name(), name)?;
+        let early = EarlySync::of(&handle).context(file.path(), "open a second time")?;
         let writer = Self::writer(table, handle).context(file.path(), "write")?;
         let compressor = PageCompressor::new().context(file.path(), "write")?;
         let page = table.rows_per_page() * table.slot_bytes();
-        let layers = table.layers().iter().map(|_| LayerColumn { chunk: Pages::new(), page: vec![0; page] }).collect();
+        let layers = table.layers().iter().map(|_| LayerColumn { chunk: None, page: vec![0; page] }).collect();
         Ok(Self {
             table: table.clone(),
             file,
             writer,
+            early,
             compressor,
             stats: Stats::default(),
             keys: KeyRuns::default(),
@@ -160,6 +165,14 @@ impl RoutingFile {
     fn end_page(&mut self) -> ParquetResult<()> {
         let bytes = self.page_rows * self.table.slot_bytes();
         for LayerColumn { chunk, page } in &mut self.layers {
+            let chunk = match chunk {
+                Some(chunk) => chunk,
+                None => {
+                    let codec = self.compressor.codec_for(&page[..bytes])?;
+                    let full = self.table.rows_per_group() * self.table.slot_bytes();
+                    chunk.insert(Pages::new(codec, if codec == Codec::Plain { full } else { 0 }))
+                }
+            };
             // Splitting wide ids into byte streams would save a tenth, but DuckDB refuses that of fixed-size bytes.
             chunk.write_data(&mut self.compressor, &page[..bytes], self.page_rows, Encoding::PLAIN)?;
         }
@@ -207,12 +220,14 @@ impl RoutingFile {
             group.append_column(&bytes, close)?;
         }
         for (index, layer) in self.layers.iter_mut().enumerate() {
-            let pages = std::mem::replace(&mut layer.chunk, Pages::new());
+            // A group has rows, so each layer has had a page.
+            let Some(pages) = layer.chunk.take() else { continue };
             let (bytes, close) = pages.close(columns[KEY_COLUMNS + index].clone(), None, None, None)?;
             group.append_column(&bytes, close)?;
         }
         group.close()?;
         self.group_rows = 0;
+        self.early.start()?;
         Ok(())
     }
 
@@ -243,6 +258,7 @@ impl RoutingFile {
         }
         self.end_group().context(self.file.path(), "write")?;
         let handle = self.writer.into_inner().context(self.file.path(), "write")?;
+        self.early.wait().context(self.file.path(), "sync")?;
         self.file.finish(handle, self.stats).map(Some)
     }
 }

@@ -97,6 +97,19 @@ impl Exporter {
         self.queue.send(event)
     }
 
+    /// Takes an event, or gives it back where there is no room for it; never waits.
+    ///
+    /// # Errors
+    /// The event, which is not counted as dropped: who gets it back keeps it, or says so with [`Exporter::lose`].
+    pub(crate) fn offer(&self, event: Event) -> Result<(), Box<Event>> {
+        self.queue.offer(event)
+    }
+
+    /// Counts an event as dropped and tells its positions as lost.
+    pub(crate) fn lose(&self, event: &Event) {
+        self.queue.drop(event);
+    }
+
     /// Waits until everything taken so far is acknowledged.
     ///
     /// # Errors

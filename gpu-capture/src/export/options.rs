@@ -118,6 +118,14 @@ pub enum StartError {
     /// The wire schema cannot be written down: a fault of this build's.
     #[error(transparent)]
     Wire(#[from] gatescope_wire::WireError),
+    /// The spool cannot be used.
+    #[error("spool {}: {source}", folder.display())]
+    Spool {
+        /// Its folder.
+        folder: std::path::PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The system gives no thread.
     #[error("the exporter's thread: {0}")]
     Thread(#[from] std::io::Error),

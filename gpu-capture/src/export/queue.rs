@@ -76,31 +76,42 @@ impl Queue {
     }
 
     pub(super) fn send(&self, event: Event) -> Sent {
-        let counters = &self.shared.counters;
-        let rows = u64::from(positions(&event).1);
-        let bytes = wire_bytes(&event);
-        if !self.closed.load(Ordering::Acquire) && self.take_room(&event, bytes) {
-            match self.items.send(Item::Event(event, bytes)) {
-                Ok(()) => {
-                    add(&counters.captured_events, 1);
-                    add(&counters.captured_positions, rows);
-                    return Sent::Queued;
-                }
-                Err(mpsc::error::SendError(item)) => {
-                    self.shared.release(bytes);
-                    let Item::Event(event, _) = item else { return Sent::Dropped };
-                    self.drop(&event, rows);
-                }
+        match self.offer(event) {
+            Ok(()) => Sent::Queued,
+            Err(event) => {
+                self.drop(&event);
+                Sent::Dropped
             }
-        } else {
-            self.drop(&event, rows);
         }
-        Sent::Dropped
     }
 
-    fn drop(&self, event: &Event, rows: u64) {
+    /// Takes an event, or gives it back where there is no room for it.
+    pub(super) fn offer(&self, event: Event) -> Result<(), Box<Event>> {
+        let rows = u64::from(positions(&event).1);
+        let bytes = wire_bytes(&event);
+        if self.closed.load(Ordering::Acquire) || !self.take_room(&event, bytes) {
+            return Err(Box::new(event));
+        }
+        match self.items.send(Item::Event(event, bytes)) {
+            Ok(()) => {
+                add(&self.shared.counters.captured_events, 1);
+                add(&self.shared.counters.captured_positions, rows);
+                Ok(())
+            }
+            Err(mpsc::error::SendError(item)) => {
+                self.shared.release(bytes);
+                match item {
+                    Item::Event(event, _) => Err(Box::new(event)),
+                    Item::Flush(_) => Ok(()),
+                }
+            }
+        }
+    }
+
+    /// Remembers that an event was dropped.
+    pub(super) fn drop(&self, event: &Event) {
         add(&self.shared.counters.dropped_events, 1);
-        add(&self.shared.counters.dropped_positions, rows);
+        add(&self.shared.counters.dropped_positions, u64::from(positions(event).1));
         self.shared.lose(event);
         self.shared.wake.notify_one();
     }

@@ -1,5 +1,6 @@
 //! One pass over a span's rows that collects what the value checks need, before it is known which model they are of.
 
+use fearless_simd::{Level, dispatch};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::{
@@ -36,11 +37,13 @@ impl Inspection {
 
 /// Looks at every id once.
 pub fn inspect(rows: &Rows) -> Inspection {
+    // With the widest registers that this machine has.
+    let level = Level::new();
     let mut layers = vec![LayerValues::default(); rows.shape().layers()];
-    highest(rows, &mut layers);
+    dispatch!(level, _ => highest(rows, &mut layers));
     if rows.shape().top_k() > 1 {
         // A list of zeros repeats itself; in a layer without any id that needs no count, as in a dense layer.
-        let repeating = layers_that_repeat(rows);
+        let repeating = dispatch!(level, _ => layers_that_repeat(rows));
         for (layer, values) in layers.iter_mut().enumerate() {
             if values.highest == 0 {
                 values.zero_rows = rows.len() as u32;
@@ -53,6 +56,7 @@ pub fn inspect(rows: &Rows) -> Inspection {
 }
 
 /// Layers in which any list names an expert twice; lists of zeros do.
+#[inline(always)]
 fn layers_that_repeat(rows: &Rows) -> Vec<usize> {
     let list = ListLayout { top_k: rows.shape().top_k(), width: rows.width() };
     // Literal layouts let the compiler unroll and use wide registers for the common shapes.
@@ -93,6 +97,7 @@ pub(crate) fn repeats(list: &[u8], width: IdWidth) -> bool {
     })
 }
 
+#[inline(always)]
 fn highest(rows: &Rows, layers: &mut [LayerValues]) {
     let top_k = rows.shape().top_k();
     // Element-wise over whole rows, so that the compiler can use wide registers.

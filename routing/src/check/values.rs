@@ -1,4 +1,4 @@
-//! GS004, GS005, GS006 and the dense half of GS010: ids that no gate can have chosen.
+//! GS004, GS005, GS006, GS009 and the dense half of GS010: ids that no gate can have chosen.
 
 use super::{Inspection, repeats};
 use crate::{
@@ -16,7 +16,15 @@ pub(crate) struct ValueChecks<'a> {
     /// Layers that must hold ids.
     gated: &'a LayerSet,
     faults: Vec<Fault>,
+    highest: u16,
+    first: u32,
+    rows: u32,
 }
+
+/// Ids at or above 256 that must have been expected before their absence is a fault.
+const EXPECTED_ABOVE: u64 = 64;
+/// Rows that must have been seen before.
+const ROWS_SEEN: u32 = 16;
 
 struct Fault {
     check: Check,
@@ -29,12 +37,15 @@ struct Fault {
 
 impl<'a> ValueChecks<'a> {
     pub(crate) fn new(source: &'a Source, model: Option<&'a ModelShape>, gated: &'a LayerSet) -> Self {
-        Self { source, model, gated, faults: Vec::new() }
+        Self { source, model, gated, faults: Vec::new(), highest: 0, first: u32::MAX, rows: 0 }
     }
 
     /// Takes one span; `start` is the position of its first row.
     pub(crate) fn span(&mut self, start: u32, span: &Span, inspection: &Inspection) {
         let rows = &span.rows;
+        self.first = self.first.min(start);
+        self.rows += rows.len() as u32;
+        self.highest = inspection.layers.iter().map(|values| values.highest).fold(self.highest, u16::max);
         let unknown = |row: usize| span.unknown.iter().any(|unknown| unknown.rows.contains(&(row as u32)));
         for (layer, values) in inspection.layers.iter().enumerate() {
             let repeating = self.model.is_some_and(|model| model.repeating_layers().contains(layer));
@@ -85,6 +96,7 @@ impl<'a> ValueChecks<'a> {
     /// The findings.
     pub(crate) fn findings(self) -> Vec<Finding> {
         let (model, source) = (self.model, self.source);
+        let width = self.wrong_width();
         let finding = |fault: Fault| {
             let Fault { check, position, layer, experts, positions, layers } = fault;
             let rows = positions.len();
@@ -101,6 +113,23 @@ impl<'a> ValueChecks<'a> {
                 .in_layer(layer)
                 .by(Side::with_experts(source, experts))
         };
-        self.faults.into_iter().map(finding).collect()
+        self.faults.into_iter().map(finding).chain(width).collect()
+    }
+
+    /// GS009: a model of more than 256 experts whose ids all fit 8 bits, over more rows than chance explains.
+    fn wrong_width(&self) -> Option<Finding> {
+        let model = self.model?;
+        let above = model.num_experts().checked_sub(256).filter(|&above| above > 0)?;
+        let ids = u64::from(self.rows) * (model.moe_layers().len() * model.row().top_k()) as u64;
+        let expected = ids * u64::from(above) / u64::from(model.num_experts());
+        if self.highest >= 256 || self.rows < ROWS_SEEN || expected < EXPECTED_ABOVE {
+            return None;
+        }
+        let detail = format!(
+            "no id above {} in {ids} ids of a model of {} experts; expected some {expected} above 255",
+            self.highest,
+            model.num_experts()
+        );
+        Some(Finding::new(Check::WrongWidth, detail).at(self.first, self.rows).by(Side::of(self.source)))
     }
 }

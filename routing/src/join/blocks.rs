@@ -74,14 +74,16 @@ impl BlockStore {
         Self { blocks: HashMap::new(), by_use: BTreeMap::new(), bytes: 0, limit, uses: 0 }
     }
 
-    /// Keeps the span's rows if it is a block. The first rows under a name stay.
-    pub(super) fn keep(&mut self, span: &Span) {
-        let Some(hash) = span.block.clone() else { return };
+    /// Keeps the span's rows if it is a block. The first rows under a name stay; where these are others than the span's, they
+    /// are given back.
+    pub(super) fn keep(&mut self, span: &Span) -> Option<Rows> {
+        let hash = span.block.clone()?;
         if !span.unknown.is_empty() {
-            return;
+            return None;
         }
         let name = BlockName { instance: span.source.instance.clone(), generation: span.generation, hash };
-        if self.touch(&name).is_none() {
+        let known = self.touch(&name);
+        if known.is_none() {
             self.bytes += span.rows.bytes().len();
             self.uses += 1;
             self.by_use.insert(self.uses, name.clone());
@@ -93,6 +95,7 @@ impl BlockStore {
                 self.bytes -= rows.bytes().len();
             }
         }
+        known.filter(|known| *known != span.rows)
     }
 
     /// The rows of a block.

@@ -23,7 +23,7 @@ impl RequestJoin {
     pub fn close(&self, rules: &Rules, context: &Context<'_>) -> Joined {
         let lengths = Lengths::of(self);
         let expected = lengths.expected();
-        let mut findings = Vec::new();
+        let mut findings = self.noted.clone();
         let (placed, unplaced, odd) = self.place_all(&lengths, rules.policy, &mut findings);
         let accepted = Accepted::of(&placed);
 
@@ -213,11 +213,16 @@ fn shape_of(segments: &[Segment]) -> Option<(RowShape, IdWidth)> {
 
 fn status(findings: &[Finding], complete: bool) -> Status {
     let contradicts = |finding: &Finding| match finding.check {
-        Check::MisplacedRows | Check::ShapeChange | Check::WrongGeneration | Check::TwoAnswers => true,
+        Check::MisplacedRows
+        | Check::StartsInsideBlock
+        | Check::ShapeChange
+        | Check::WrongGeneration
+        | Check::WrongWidth
+        | Check::TwoAnswers => true,
         // No gap, and yet a row is known to be missing: the others are not where they belong.
         Check::MissingRows => complete,
         // Only rows too many that move the others were compared with another side.
-        Check::ExtraRows => finding.b.is_some(),
+        Check::ExtraRows | Check::LayersMoved => finding.b.is_some(),
         _ => false,
     };
     match (findings.iter().any(contradicts), complete) {
@@ -261,11 +266,16 @@ fn report_types(placed: &[Placed<'_>], findings: &mut Vec<Finding>) {
 
 /// GS015: rows from before and after a reset of the prefix cache.
 fn report_generations(placed: &[Placed<'_>], findings: &mut Vec<Finding>) {
-    let Some(first) = placed.first() else { return };
-    let other = placed
-        .iter()
-        .find(|span| span.source() == first.source() && span.held.span.generation != first.held.span.generation);
-    if let Some(other) = other {
+    let mut reported: Vec<&Source> = Vec::new();
+    for first in placed {
+        if reported.contains(&first.source()) {
+            continue;
+        }
+        reported.push(first.source());
+        let other = placed
+            .iter()
+            .find(|span| span.source() == first.source() && span.held.span.generation != first.held.span.generation);
+        let Some(other) = other else { continue };
         let (one, two) = (first.held.span.generation, other.held.span.generation);
         let detail = format!("rows of generation {one} and of generation {two} in one request of {}", first.source());
         let finding = Finding::new(Check::WrongGeneration, detail).at(other.place.start, other.place.rows as u32);

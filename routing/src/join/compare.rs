@@ -5,13 +5,14 @@ use std::collections::HashMap;
 
 use super::{
     accept::{Accepted, Overlap, Placed},
+    layer_moves::LayerMoves,
     positions::Positions,
     shift::{Shift, find_shift},
 };
 use crate::{
     finding::{Check, Finding, Severity, Side},
     rows::Rows,
-    span::{Role, Source},
+    span::{Role, Source, Span},
 };
 
 /// Findings with a position and layer of their own, per pair of sources; the rest is counted.
@@ -38,6 +39,7 @@ struct Pair<'a> {
     /// Layers of rows that differ as sets.
     cells: u64,
     details: Vec<(u32, usize, Vec<u16>, Vec<u16>)>,
+    moves: LayerMoves,
     first_reordered: Option<(u32, usize, Vec<u16>, Vec<u16>)>,
 }
 
@@ -88,6 +90,7 @@ impl<'a> Pair<'a> {
             reordered: Positions::default(),
             cells: 0,
             details: Vec::new(),
+            moves: LayerMoves::default(),
             first_reordered: None,
         }
     }
@@ -121,6 +124,9 @@ impl<'a> Pair<'a> {
                 if self.details.len() < DETAILED {
                     self.details.push(lists);
                 }
+            }
+            if differs {
+                self.moves.see(a, b, row);
             }
             if differs { &mut self.differing } else { &mut self.reordered }.insert(position..position + 1);
         }
@@ -163,7 +169,10 @@ impl<'a> Pair<'a> {
                     findings.push(self.misplaced(&shift));
                     return;
                 }
-                None => self.disagreement(live_layers, findings),
+                None => match self.moves.found() {
+                    Some(moves) => findings.push(self.layers_moved(&moves)),
+                    None => self.disagreement(live_layers, findings),
+                },
             }
         }
         if let Some((position, layer, left, right)) = self.first_reordered.take()
@@ -179,6 +188,9 @@ impl<'a> Pair<'a> {
         let (check, what) = if shift.past_the_end > 0 {
             let rows = shift.past_the_end;
             (Check::ExtraRows, format!("{rows} rows too many at the end, which moves the others: "))
+        } else if shift.inside_block() {
+            let start = shift.placed_at;
+            (Check::StartsInsideBlock, format!("placed at {start}, where a KV block begins: "))
         } else {
             (Check::MisplacedRows, String::new())
         };
@@ -192,6 +204,21 @@ impl<'a> Pair<'a> {
             shift.positions,
         );
         let finding = Finding::new(check, detail);
+        self.details.iter().take(1).fold(finding, |finding, (position, layer, left, right)| {
+            finding
+                .at(*position, self.differing.len())
+                .in_layer(*layer)
+                .by(Side::with_experts(self.accepted, left.clone()))
+                .against(Side::with_experts(self.other, right.clone()))
+        })
+    }
+
+    fn layers_moved(&self, moves: &[(usize, usize)]) -> Finding {
+        let listed: Vec<String> =
+            moves.iter().take(4).map(|(layer, of)| format!("layer {layer} has the rows of layer {of}")).collect();
+        let more = if moves.len() > 4 { format!(", and {} more", moves.len() - 4) } else { String::new() };
+        let detail = format!("{} against {}: {}{more}", self.other, self.accepted, listed.join(", "));
+        let finding = Finding::new(Check::LayersMoved, detail);
         self.details.iter().take(1).fold(finding, |finding, (position, layer, left, right)| {
             finding
                 .at(*position, self.differing.len())
@@ -228,6 +255,37 @@ impl<'a> Pair<'a> {
             findings.push(finding.by(left).against(Side::with_experts(self.other, right.clone())));
         }
     }
+}
+
+/// GS029: rows of a block that differ from those that the same instance sent under its hash before, by more than numerics explain.
+pub(super) fn block_differs(span: &Span, known: &Rows) -> Option<Finding> {
+    let (rows, start) = (&span.rows, span.anchor.start()?);
+    if rows.shape() != known.shape() || rows.width() != known.width() || rows.len() != known.len() {
+        let detail =
+            format!("the block has {} rows of {}, had {} of {}", rows.len(), rows.shape(), known.len(), known.shape());
+        return Some(Finding::new(Check::BlockDiffers, detail).at(start, rows.len() as u32).by(Side::of(&span.source)));
+    }
+    let (mut cells, mut differing, mut first) = (0, 0, None);
+    for row in 0..rows.len() {
+        for layer in 0..rows.shape().layers() {
+            let (now, before) = (rows.layer(row, layer), known.layer(row, layer));
+            // A dense layer is 0 on both sides and says nothing.
+            cells += u64::from(now.iter().chain(before).any(|&byte| byte != 0));
+            if now != before && !same_set(&rows.experts(row, layer), &known.experts(row, layer)) {
+                differing += 1;
+                first = first.or(Some((row, layer)));
+            }
+        }
+    }
+    let (row, layer) = first.filter(|_| f64::from(differing as u32) > WHOLLY * cells as f64)?;
+    let detail =
+        format!("{differing} of {cells} layers of rows differ from what was sent under this block's hash before");
+    let finding = Finding::new(Check::BlockDiffers, detail).at(start + row as u32, rows.len() as u32).in_layer(layer);
+    Some(
+        finding
+            .by(Side::with_experts(&span.source, known.experts(row, layer)))
+            .against(Side::with_experts(&span.source, rows.experts(row, layer))),
+    )
 }
 
 const WIDEST: crate::shape::IdWidth = crate::shape::IdWidth::U16;

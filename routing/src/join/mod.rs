@@ -5,6 +5,7 @@ mod blocks;
 mod close;
 mod compare;
 mod extent;
+mod layer_moves;
 mod lengths;
 mod open;
 mod part;

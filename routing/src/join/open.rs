@@ -8,6 +8,7 @@ use std::{
 use super::{
     Applied, Context, Joined, Part, RequestJoin, Rules,
     blocks::BlockStore,
+    compare::block_differs,
     request::{push_tight, text},
 };
 use crate::span::{KvLink, RequestKey, Role};
@@ -143,10 +144,11 @@ impl Join {
     /// Takes one part of a request.
     pub fn apply(&mut self, key: &RequestKey, part: Part) -> Applied {
         let key = self.resolve(key);
+        let mut noted = None;
         if let Part::Span(span) | Part::Inspected(span, _) = &part
             && span.block.is_some()
         {
-            self.blocks.keep(span);
+            noted = self.blocks.keep(span).and_then(|known| block_differs(span, &known));
             self.resolve_blocks();
         }
         let waits = matches!(part, Part::Block(_));
@@ -161,6 +163,9 @@ impl Join {
         });
         let request = Arc::make_mut(&mut open.request);
         let applied = request.apply(part);
+        if let Some(finding) = noted {
+            request.note(finding);
+        }
         if waits {
             request.resolve(|reference| blocks.find(reference));
             if !request.awaited.is_empty() {

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     check::{Inspection, LayerValues, inspect},
+    finding::Finding,
     rows::Rows,
     span::{Anchor, Role, Source, Span, Unknown},
 };
@@ -61,7 +62,12 @@ pub struct RequestJoin {
     /// Prefill rows of the first choice: the same prompt was prefilled once for all choices.
     pub(super) adopted: Vec<Held>,
     pub(super) parent: Option<Arc<str>>,
+    /// What was found while parts came.
+    pub(super) noted: Vec<Finding>,
 }
+
+/// Most findings that are kept of what came.
+const MOST_NOTED: usize = 8;
 
 impl RequestJoin {
     /// Takes one part.
@@ -95,6 +101,13 @@ impl RequestJoin {
         }
         push_tight(&mut self.spans, held);
         Applied::Taken
+    }
+
+    /// Adds a finding that only whoever sees other requests, or the time, can have.
+    pub fn note(&mut self, finding: Finding) {
+        if self.noted.len() < MOST_NOTED && !self.noted.contains(&finding) {
+            push_tight(&mut self.noted, finding);
+        }
     }
 
     fn start(&mut self, start: Start) -> Applied {

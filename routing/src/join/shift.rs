@@ -21,7 +21,23 @@ pub(super) struct Shift {
     pub(super) agreeing: u32,
     /// Rows of the source that the shift moves past the last position.
     pub(super) past_the_end: u32,
+    /// Where the first row of the source was placed.
+    pub(super) placed_at: u32,
 }
+
+impl Shift {
+    /// Whether the rows were placed at the beginning of a KV block inside of which they begin, and not at the beginning of all
+    /// (then their start was lost, which is another fault).
+    pub(super) fn inside_block(&self) -> bool {
+        let block = 1i64 << self.placed_at.trailing_zeros().min(LARGEST_BLOCK);
+        self.placed_at > 0 && block >= SMALLEST_BLOCK && (1..block).contains(&self.positions)
+    }
+}
+
+/// Positions of the smallest KV block that engines use.
+const SMALLEST_BLOCK: i64 = 16;
+/// Of the largest, as a power of two.
+const LARGEST_BLOCK: u32 = 8;
 
 /// Differing rows looked at: enough to tell a shift, and no more than a bad request may cost.
 const LOOKED_AT: usize = 4096;
@@ -79,7 +95,9 @@ pub(super) fn find_shift(
         (end + positions - i64::from(expected?)).try_into().ok()
     };
     let past_the_end = placed.iter().filter(|span| span.source() == source).filter_map(past_the_end).max().unwrap_or(0);
-    explains.then_some(Shift { positions, compared, agreeing, past_the_end })
+    let placed_at =
+        placed.iter().filter(|span| span.source() == source).map(|span| span.place.start).min().unwrap_or(0);
+    explains.then_some(Shift { positions, compared, agreeing, past_the_end, placed_at })
 }
 
 /// The differing rows of a source, by position, as hashes.

@@ -2,5 +2,6 @@
 #![allow(clippy::unwrap_used, reason = "what these tests build is known to be valid")]
 
 mod deployment;
+mod elsewhere;
 mod many_requests;
 mod one_request;
