@@ -12,7 +12,7 @@ use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode, Uri, client, server};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::Instant;
 
@@ -130,10 +130,7 @@ impl Tap {
                 }
             };
             let (shared, stop) = (Arc::clone(&self.shared), stop.clone());
-            connections.spawn(async move {
-                serve_connection(connection, shared, stop).await;
-                drop(permit);
-            });
+            connections.spawn(serve_connection(connection, shared, Arc::new(permit), stop));
         }
         drop(self.listener);
         let deadline = Instant::now() + self.options.stop_within;
@@ -152,17 +149,20 @@ impl Tap {
 async fn accept(
     listener: &TcpListener,
     room: &Arc<Semaphore>,
-) -> std::io::Result<(TcpStream, Option<tokio::sync::OwnedSemaphorePermit>)> {
+) -> std::io::Result<(TcpStream, Option<OwnedSemaphorePermit>)> {
     let permit = Arc::clone(room).acquire_owned().await.ok();
     let (connection, _) = listener.accept().await?;
     connection.set_nodelay(true)?;
     Ok((connection, permit))
 }
 
-async fn serve_connection(connection: TcpStream, shared: Arc<Shared>, mut stop: watch::Receiver<bool>) {
+/// A place among the connections, given back when nothing of the connection is left.
+type Place = Arc<Option<OwnedSemaphorePermit>>;
+
+async fn serve_connection(connection: TcpStream, shared: Arc<Shared>, place: Place, mut stop: watch::Receiver<bool>) {
     let service = service_fn(move |request| {
-        let shared = Arc::clone(&shared);
-        async move { Ok::<_, Infallible>(pass(request, &shared).await) }
+        let (shared, place) = (Arc::clone(&shared), Arc::clone(&place));
+        async move { Ok::<_, Infallible>(pass(request, &shared, place).await) }
     });
     let connection = server::conn::http1::Builder::new()
         .preserve_header_case(true)
@@ -186,7 +186,7 @@ async fn told(stop: &mut watch::Receiver<bool>) {
 }
 
 /// One request and its answer.
-async fn pass(mut request: Request<Incoming>, shared: &Arc<Shared>) -> Response<Passing> {
+async fn pass(mut request: Request<Incoming>, shared: &Arc<Shared>, place: Place) -> Response<Passing> {
     shared.metrics.requests.add(1);
     let client = request.headers().contains_key(header::UPGRADE).then(|| hyper::upgrade::on(&mut request));
     let (parts, body) = request.into_parts();
@@ -224,7 +224,7 @@ async fn pass(mut request: Request<Incoming>, shared: &Arc<Shared>) -> Response<
     if let (StatusCode::SWITCHING_PROTOCOLS, Some(client)) = (answer.status(), client) {
         let engine = hyper::upgrade::on(&mut answer);
         tokio::spawn(async move {
-            let _connection = connection;
+            let _held = (connection, place);
             if let (Ok(client), Ok(engine)) = (client.await, engine.await) {
                 let _ = tokio::io::copy_bidirectional(&mut TokioIo::new(client), &mut TokioIo::new(engine)).await;
             }
