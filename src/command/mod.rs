@@ -2,6 +2,7 @@
 
 mod at;
 mod check;
+mod demo;
 mod engine;
 mod import;
 mod output;
@@ -25,6 +26,7 @@ pub(crate) enum Command {
     Sql(sql::Arguments),
     Check(check::Arguments),
     Serve(Box<serve::Arguments>),
+    Demo(demo::Arguments),
     Vacuum(vacuum::Arguments),
     Simulate(Box<simulate::Arguments>),
 }
@@ -32,7 +34,7 @@ pub(crate) enum Command {
 impl Command {
     /// Runs the command. An error is fatal (exit code 2).
     pub(crate) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
-        if !matches!(self, Self::Serve(_)) {
+        if !matches!(self, Self::Serve(_) | Self::Demo(_)) {
             logging::start(Level::WARN, None);
         }
         match self {
@@ -40,6 +42,7 @@ impl Command {
             Self::Sql(arguments) => sql::run(arguments, settings),
             Self::Check(arguments) => check::run(arguments, settings),
             Self::Serve(arguments) => serve::run(*arguments, settings),
+            Self::Demo(arguments) => demo::run(&arguments, settings),
             Self::Vacuum(arguments) => vacuum::run(arguments, settings),
             Self::Simulate(arguments) => simulate::run(*arguments, settings),
         }

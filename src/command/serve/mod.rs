@@ -3,6 +3,7 @@
 mod configuration;
 mod http;
 mod live;
+mod page;
 mod servers;
 
 use std::{process::ExitCode, sync::Arc, time::Duration};
@@ -20,6 +21,11 @@ const STOP_WITHIN: Duration = Duration::from_secs(30);
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, settings: &Settings) -> anyhow::Result<ExitCode> {
+    run_at(arguments, settings, Level::INFO)
+}
+
+/// Runs the command, logging from this level on unless the environment says otherwise.
+pub(crate) fn run_at(arguments: Arguments, settings: &Settings, level: Level) -> anyhow::Result<ExitCode> {
     let print = arguments.print_config;
     let configuration = Configuration::of(arguments, settings)?;
     if print {
@@ -31,7 +37,7 @@ pub(crate) fn run(arguments: Arguments, settings: &Settings) -> anyhow::Result<E
         let _inside = runtime.enter();
         Telemetry::start(configuration.otlp.as_deref())?
     };
-    logging::start(Level::INFO, telemetry.tracer());
+    logging::start(level, telemetry.tracer());
     let served = runtime.block_on(serve(&configuration, &telemetry));
     runtime.shutdown_timeout(Duration::from_secs(1));
     telemetry.stop();

@@ -14,7 +14,7 @@ use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tonic::transport::{Server, server::TcpIncoming};
 use tower_http::{catch_panic::CatchPanicLayer, trace::TraceLayer};
 
-use super::{configuration::Configuration, http, live::Collected};
+use super::{configuration::Configuration, http, live::Collected, page};
 use crate::telemetry::Telemetry;
 
 /// Largest gRPC message: twice that of the wire.
@@ -61,6 +61,7 @@ impl Servers {
         let live = Arc::new(Collected(collector.viewer()));
         let catalogs = Arc::new(Catalogs::new(&configuration.data, configuration.query_options(), live));
         let router = Router::new()
+            .merge(page::router())
             .merge(http::router(intake.clone(), telemetry.registry()))
             .merge(ingest::router(intake.clone()))
             .merge(gatescope_query::http::router(Arc::clone(&catalogs), configuration.query_limits()))
