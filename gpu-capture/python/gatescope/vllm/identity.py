@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 from typing import NamedTuple
@@ -52,8 +51,7 @@ def instance(vllm_config, given: str | None) -> str:
     name = given or engine_id(vllm_config)
     parallel = vllm_config.parallel_config
     if name is None:
-        # Ranks of one engine run on one host or on several: the port of their coordinator is the same.
-        name = f"{socket.gethostname()}:{os.getppid()}"
+        name = f"{socket.gethostname()}-{vllm_config.instance_id}"
     if parallel.data_parallel_size > 1 and not re.search(r"_dp\d+$", name):
         name = f"{name}_dp{parallel.data_parallel_rank}"
     return name
