@@ -41,6 +41,10 @@ class OuterIds(unittest.TestCase):
     def test_no_suffix(self):
         self.assertEqual(outer_id("chatcmpl-abc"), ("abc", 0))
 
+    def test_an_id_of_another_form_stays_as_it_is(self):
+        self.assertEqual(outer_id("request 5"), ("request 5", 0))
+        self.assertEqual(outer_id("5_things"), ("5_things", 0))
+
     def test_nothing_is_left_of_it(self):
         self.assertEqual(outer_id("cmpl-0-85eeda8a"), ("0", 0))
 
