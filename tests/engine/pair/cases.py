@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pair import traffic
 from pair.servers import Collector, Deployment, Engine, Flags
 from pair.traffic import Mix
-from pair.verdict import Verdict, judge
+from pair.verdict import Verdict, judge, stream_fault
 
 BASE = Flags()
 CHUNKED = Flags(every=("--max-num-batched-tokens", "64"))
@@ -79,6 +79,22 @@ def _speculation(deployment: Deployment, name: str) -> Outcome:
     verdict = judge(deployment.collector, traffic.ask_all(deployment, mix.jobs(name), mix.concurrency))
     drafted, kept = decode.metric(drafts) - before[0], decode.metric(accepted) - before[1]
     return _outcome(verdict, f"{drafted:.0f} tokens drafted, {kept:.0f} accepted on decode", drafted > kept)
+
+
+def _choices(deployment: Deployment, name: str) -> Outcome:
+    """Several sequences of one prompt, sampled by the colocated engine."""
+    jobs = Mix(requests=2, prompt=(40, 90), completion=(6, 12)).jobs(name)
+    more = {"n": 3, "temperature": 1.0, "seed": 7}
+    faults, different = [], 0
+    for job in jobs:
+        answer = traffic.complete(deployment.engines["colocated"].port, job, job.completion, more=more)
+        different += len({tuple(choice["token_ids"]) for choice in answer["choices"]}) > 1
+        for choice in answer["choices"]:
+            fault = stream_fault(deployment.collector, "twin", job.request_id, traffic.rows_of(choice), choice["index"])
+            if fault is not None:
+                faults.append(f"{job.request_id} choice {choice['index']}: {fault}")
+    note = f"{len(jobs)} requests of 3 sequences, {different} of them sampled different ones"
+    return Outcome(not faults and different > 0, note, tuple(faults))
 
 
 def _aborted(deployment: Deployment, name: str) -> Outcome:
@@ -241,6 +257,7 @@ CASES = {
     "concurrency-1": Case(BASE, "one request at a time", _plain(Mix(requests=4, concurrency=1))),
     "concurrency-8": Case(BASE, "eight at a time", _plain(Mix(requests=16, concurrency=8))),
     "shared-prefix": Case(BASE, "prompts that begin alike", _shared_prefix),
+    "choices": Case(BASE, "several sequences of a prompt", _choices),
     "cache-reset": Case(BASE, "prefix caches reset in between", _cache_reset),
     "failed-load": Case(BASE, "decode cannot load the KV", _failed_load),
     "aborted": Case(BASE, "a client goes away", _aborted),

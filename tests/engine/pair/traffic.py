@@ -70,9 +70,16 @@ class Mix:
         ]
 
 
-def complete(port: int, job: Job, completion: int, transfer: dict | None = None, timeout: float = 600.0) -> dict:
+def complete(
+    port: int,
+    job: Job,
+    completion: int,
+    transfer: dict | None = None,
+    timeout: float = 600.0,
+    more: dict | None = None,
+) -> dict:
     body = {"model": "tiny", "prompt": job.prompt, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
-    body["max_tokens"] = completion
+    body |= {"max_tokens": completion, **(more or {})}
     if transfer is not None:
         body["kv_transfer_params"] = transfer
     headers = {"content-type": "application/json", "X-Request-Id": job.request_id}
@@ -102,7 +109,11 @@ def prefill_only(deployment: Deployment, job: Job) -> dict:
 
 def rows(answer: dict) -> np.ndarray:
     """`[rows, layers, top_k]` of an answer."""
-    return np.load(io.BytesIO(base64.b64decode(answer["choices"][0]["routed_experts"])))
+    return rows_of(answer["choices"][0])
+
+
+def rows_of(choice: dict) -> np.ndarray:
+    return np.load(io.BytesIO(base64.b64decode(choice["routed_experts"])))
 
 
 def tokens(answer: dict) -> list[int]:

@@ -57,9 +57,9 @@ def judge(collector: Collector, answers: list[Answers]) -> Verdict:
     return verdict
 
 
-def stream_fault(collector: Collector, run: str, request_id: str, whole: np.ndarray) -> str | None:
+def stream_fault(collector: Collector, run: str, request_id: str, whole: np.ndarray, choice: int = 0) -> str | None:
     """What is wrong with a request as the collector has it; `None` where nothing is."""
-    where = f"run = '{run}' AND request_id = '{request_id}'"
+    where = f"run = '{run}' AND request_id = '{request_id}' AND choice = {choice}"
     deadline = time.monotonic() + _PATIENCE
     while True:
         found = collector.sql(f"SELECT * FROM requests WHERE {where}")
