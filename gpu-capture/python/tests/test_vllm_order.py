@@ -120,6 +120,13 @@ class Order(unittest.TestCase):
             self.arrive(self.launch(step, ["a"]), [step], [1])
         self.assertGreaterEqual(len(self.agent.heard), 15)
 
+    def test_a_step_without_rows_holds_up_nothing(self):
+        steps = [self.launch(step, ["a"]) for step in range(2)]
+        self.told.lost(steps[0])
+        self.arrive(steps[1], [7], [1])
+        self.told.drain(all_of_it=True)
+        self.assertEqual(self.agent.heard, [("rows", "a", 7, [7])])
+
     def test_a_hit_comes_before_the_rows_after_it(self):
         step = self.launch(0, ["a"], begins={"a": begin()})
         self.told.cached("a", 0, [b"h"], rows(0, 4))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gatescope.vllm import log
+from gatescope.vllm.harmless import harmless
 
 
 class PartialBlocks:
@@ -37,6 +38,7 @@ class PartialBlocks:
             self._heads[request_id] = (start, np.concatenate((head, rows[:count])))
         return count
 
+    @harmless
     def before(self, pending, requests) -> dict[str, tuple[int, np.ndarray]]:
         """Before a step's output is built: lets vLLM look for no row of a block known in part. Gives back what is to be put in
         front of the output, by request."""
@@ -54,9 +56,10 @@ class PartialBlocks:
                 state.emit_cursor = start + len(head)
         return fronts
 
+    @harmless
     def after(self, outputs, fronts) -> None:
         """After it was built."""
-        for request_id, (start, head) in fronts.items():
+        for request_id, (start, head) in (fronts or {}).items():
             output = outputs.get(request_id)
             if output is not None:
                 output.rows = np.concatenate((head, output.rows))
@@ -70,6 +73,7 @@ class PartialBlocks:
                     del known[request_id]
 
 
+@harmless
 def skip_missing(connector, request_id: str, state, computed: int) -> None:
     """A prefix hit on blocks whose KV came from elsewhere has no rows here. vLLM would end the engine over it: instead the answer
     begins behind them."""

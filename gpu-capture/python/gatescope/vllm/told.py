@@ -36,6 +36,8 @@ class _Rows:
     rejected: np.ndarray | None = None
     rows: np.ndarray | None = None
     hits: list[_Hit] = field(default_factory=list)
+    # Its rows never come.
+    lost: bool = False
 
 
 @dataclass
@@ -92,6 +94,13 @@ class Told:
             entry.hits, self._hits = self._hits, []
             self._arrived += 1
 
+    def lost(self, pending) -> None:
+        """A step has no rows for us, after an error."""
+        with self._lock:
+            entry = getattr(pending, "gatescope", None)
+            if entry is not None and entry.rows is None:
+                entry.lost = True
+
     def drain(self, all_of_it: bool = False) -> None:
         """Tells what is due."""
         with self._lock:
@@ -100,8 +109,10 @@ class Told:
                 if isinstance(head, _Facts):
                     self._queue.popleft()
                     self._tell(head)
+                elif head.lost or (head.rows is None and len(self._queue) > 16 * self._most):
+                    self._queue.popleft()
                 elif head.rows is None:
-                    # On its way; or it never comes, where the engine failed.
+                    # On its way.
                     return
                 elif all_of_it or self._is_due(head):
                     self._queue.popleft()

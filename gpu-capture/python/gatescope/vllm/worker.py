@@ -97,8 +97,16 @@ class WorkerTap:
     @harmless
     def captured(self, pending, firsts: np.ndarray | None, outputs) -> None:
         """vLLM has built a step's output."""
-        if self._told is None or firsts is None:
+        if self._told is None:
             return
+        try:
+            if firsts is not None:
+                self._capture(pending, firsts, outputs)
+        finally:
+            self._told.lost(pending)
+            self._told.drain()
+
+    def _capture(self, pending, firsts: np.ndarray, outputs) -> None:
         for request_id in [request_id for request_id in self._hits if request_id in outputs]:
             first, hashes = self._hits.pop(request_id)
             output = outputs[request_id]
@@ -108,7 +116,6 @@ class WorkerTap:
             whole = rows is not None and len(rows) == len(hashes) * self._block
             self._told.cached(request_id, first, hashes, np.ascontiguousarray(rows) if whole else None)
         self._told.captured(pending, firsts)
-        self._told.drain()
 
     @harmless
     def forget(self) -> None:
