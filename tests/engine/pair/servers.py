@@ -78,6 +78,8 @@ class Collector(Process):
         self.http, self.flight = f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"
         data = Path(environment("OUT")) / name
         command = [environment("GATESCOPE"), "serve", "--data", str(data)]
+        # A request that stays in pieces is closed after so long without another.
+        command += ["--join-timeout", "90s"]
         command += ["--http", self.http, "--flight", self.flight, "--postgres", f"127.0.0.1:{port + 2}"]
         super().__init__(name, command, {}, f"http://{self.http}/readyz")
 
