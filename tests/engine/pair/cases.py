@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from pair import traffic
-from pair.servers import Collector, Deployment, Engine, Flags
+from pair.servers import Collector, Deployment, Engine, Flags, environment
 from pair.traffic import Mix
 from pair.verdict import Verdict, judge, stream_fault
 
@@ -22,9 +22,8 @@ WIDE = Flags(model="tiny-wide")
 DENSE_FIRST = Flags(model="tiny-dense-first")
 FEW_BLOCKS = Flags(decode=("--num-gpu-blocks-override", "11", "--max-model-len", "320"))
 SYNCHRONOUS = Flags(every=("--no-async-scheduling",))
-GUESSING = Flags(
-    every=("--speculative-config", json.dumps({"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}))
-)
+GUESSES = {"method": "draft_model", "model": f"{environment('TESTBED')}/models/tiny-draft", "num_speculative_tokens": 2}
+GUESSING = Flags(every=("--speculative-config", json.dumps(GUESSES)))
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ def _speculation(deployment: Deployment, name: str) -> Outcome:
     mix = Mix(requests=6, concurrency=3, prompt=(20, 90), completion=(20, 30))
     verdict = judge(deployment.collector, traffic.ask_all(deployment, mix.jobs(name), mix.concurrency))
     drafted, kept = decode.metric(drafts) - before[0], decode.metric(accepted) - before[1]
-    return _outcome(verdict, f"{drafted:.0f} tokens drafted, {kept:.0f} accepted on decode", drafted > kept)
+    return _outcome(verdict, f"{drafted:.0f} tokens drafted, {kept:.0f} accepted on decode", drafted > kept > 0)
 
 
 def _choices(deployment: Deployment, name: str) -> Outcome:

@@ -16,6 +16,7 @@ from gatescope.vllm.settings import Settings
 @dataclass
 class _Known:
     first_forward: int
+    decode: bool
     attempt: int = 0
     # The attempt and first forward that the worker knows of.
     told: tuple[int, int] | None = None
@@ -36,14 +37,14 @@ class SchedulerTap:
         """First forwards of the scheduled decodes: below them, a decode has no rows to emit."""
         floors = {}
         for request_id in scheduled:
-            request = requests[request_id]
-            known = self._known.get(request_id)
+            known, request = self._known.get(request_id), requests[request_id]
             if known is None:
-                known = self._known[request_id] = _Known(request.num_computed_tokens)
-            elif request.num_output_tokens == 0 and known.attempt == 0:
+                decode = pair.is_remote_decode(request.kv_transfer_params)
+                known = self._known[request_id] = _Known(request.num_computed_tokens, decode)
+            elif known.decode and request.num_output_tokens == 0 and known.attempt == 0:
                 # A failed KV load, found late: the decode computes from further ahead than it was to.
                 known.first_forward = min(known.first_forward, request.num_computed_tokens)
-            if pair.is_remote_decode(request.kv_transfer_params):
+            if known.decode:
                 floors[request_id] = known.first_forward
         return floors
 
@@ -64,8 +65,7 @@ class SchedulerTap:
     def _begin(self, request, known: _Known) -> Begin:
         outer = identity.outer_id(request.request_id)
         params = request.kv_transfer_params
-        decode = pair.is_remote_decode(params)
-        role = self._role
+        decode, role = known.decode, self._role
         if role is None:
             role = "decode" if decode else "prefill" if pair.is_remote_prefill(params) else "colocated"
         return Begin(

@@ -72,15 +72,16 @@ class WorkerTap:
     @harmless
     def arrived(self, pending) -> np.ndarray:
         """A step's rows are on the host: positions of the first row of each request."""
-        firsts = np.array(pending.token_starts[: len(pending.request_ids)], np.int64)
-        for index, request_id in enumerate(pending.request_ids):
-            state = self._connector._requests[request_id]
+        firsts = pending.token_starts[: len(pending.request_ids)].tolist()
+        requests = self._connector._requests
+        for index, (request_id, first) in enumerate(zip(pending.request_ids, firsts)):
+            state = requests[request_id]
             if state.capture_cursor is None:
-                self._hit(request_id, state, int(firsts[index]))
-            elif state.capture_cursor < firsts[index]:
+                self._hit(request_id, state, first)
+            elif state.capture_cursor < first:
                 # After rejected tokens a step begins earlier than it was scheduled.
                 firsts[index] = state.capture_cursor
-        return firsts
+        return np.array(firsts, np.int64)
 
     def _hit(self, request_id: str, state, computed: int) -> None:
         first, last = self.partial.first_block(request_id), computed // self._block
