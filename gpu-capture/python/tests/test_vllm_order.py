@@ -85,6 +85,12 @@ class Order(unittest.TestCase):
             [("start", "a", 0), ("rows", "a", 0, [0, 1, 2]), ("rows", "a", 3, [3]), ("rows", "a", 4, []), ("finish", "a", 2)],
         )
 
+    def test_a_prefill_does_not_say_how_long_the_completion_is(self):
+        self.arrive(self.launch(0, ["a"], begins={"a": begin()}), [0], [3])
+        self.told.step(StepFacts(settled=0, finished={"a": Finish(3, 1, handed_over=True)}), None)
+        self.told.drain()
+        self.assertEqual(self.agent.heard[1:], [("rows", "a", 0, [0, 1, 2]), ("finish", "a", None)])
+
     def test_a_stop_among_accepted_guesses_cuts_them(self):
         step = self.launch(0, ["a", "b"], begins={"a": begin(), "b": begin()})
         self.arrive(step, [0, 7], [6, 4], rejected=[1, 1])

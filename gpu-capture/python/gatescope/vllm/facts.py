@@ -42,6 +42,8 @@ class Finish:
 
     prompt_tokens: int
     completion_tokens: int
+    # Another engine goes on with it, and will say how long the completion is.
+    handed_over: bool = False
 
     @property
     def rows(self) -> int:

@@ -90,7 +90,9 @@ class SchedulerTap:
             return
         if request.is_finished():
             del self._known[request_id]
-            self._next.finished[request_id] = Finish(request.num_prompt_tokens, request.num_output_tokens)
+            self._next.finished[request_id] = Finish(
+                request.num_prompt_tokens, request.num_output_tokens, pair.is_remote_prefill(request.kv_transfer_params)
+            )
         else:
             known.attempt += 1
             self._next.preempted.append(request_id)

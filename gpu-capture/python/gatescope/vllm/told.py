@@ -152,7 +152,7 @@ class Told:
             for hit in [hit for hit in self._hits if hit.request_id == request_id]:
                 self._hits.remove(hit)
                 self._agent.cached_blocks(hit.request_id, hit.first_block, hit.hashes, hit.rows)
-            self._agent.finish(request_id, completion_tokens=finish.completion_tokens)
+            self._agent.finish(request_id, completion_tokens=None if finish.handed_over else finish.completion_tokens)
             # Rows of later steps are of other requests.
             self._ends.pop(request_id, None)
         for request_id in facts.preempted:
