@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import sys
 import time
 import traceback
@@ -18,6 +19,8 @@ def main() -> int:
     if unknown:
         print(f"no case {', '.join(unknown)}; there are {', '.join(CASES)}", file=sys.stderr)
         return 2
+    # Whoever ends this ends the servers as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     out = Path(environment("OUT"))
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
