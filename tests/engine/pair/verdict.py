@@ -86,7 +86,7 @@ def joined_rows(collector: Collector, where: str) -> tuple[list[int], np.ndarray
         if not found:
             continue
         columns = sorted(key for key in found[0] if key[0] == "l" and key[1:].isdigit())
-        dtype = "u1" if name.endswith("_u8") else "<u2"
+        dtype = "u1" if "_u8" in name else "<u2"
         data = b"".join(bytes.fromhex(row[column]) for row in found for column in columns)
         if [row["position"] for row in found] != list(range(len(found))):
             return [], np.empty(0)
