@@ -229,7 +229,11 @@ def _prefill_killed(deployment: Deployment, name: str) -> Outcome:
     verdict = judge(deployment.collector, answers)
     twin = traffic.complete(deployment.engines["colocated"].port, last, 4)
     # None of them was decoded.
-    left = [_settled(deployment.collector, job.request_id, within=180.0) for job in (*answered, *unanswered)]
+    patience = time.monotonic() + 150.0
+    left = [
+        _settled(deployment.collector, job.request_id, within=patience - time.monotonic())
+        for job in (*answered, *unanswered)
+    ]
     states = {request["status"] for request in left if request is not None}
     well = states == {"incomplete"} and len(unanswered) > 0 and len(answers) == 3 and len(traffic.tokens(twin)) == 4
     seen = sum(request is not None for request in left)
