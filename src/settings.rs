@@ -66,9 +66,14 @@ impl Settings {
     }
 }
 
+/// Variables of the agent in an engine: a shell that starts both has them.
+const AGENT: [&str; 5] =
+    ["GATESCOPE_COLLECTOR", "GATESCOPE_ROLE", "GATESCOPE_RUN", "GATESCOPE_TOKEN", "GATESCOPE_SPOOL"];
+
 /// Refuses variables that begin like ours and are none of `command`'s.
 pub(crate) fn check_environment(command: &clap::Command) -> anyhow::Result<()> {
     let mut known = vec![logging::VARIABLE.to_owned(), logging::FORMAT.to_owned()];
+    known.extend(AGENT.map(str::to_owned));
     #[cfg(feature = "fail-points")]
     known.extend(gatescope_collector::fail_point::VARIABLES.map(str::to_owned));
     collect_variables(command, &mut known);
