@@ -27,9 +27,12 @@ mod error;
 mod experts;
 mod format;
 mod functions;
+mod gate;
 pub mod http;
 mod layer_column;
 mod live;
+mod metrics;
+pub mod postgres;
 mod provider;
 mod session;
 mod snapshot;
@@ -44,6 +47,7 @@ pub use self::{
     catalogs::Catalogs,
     error::QueryError,
     format::{Format, Relay},
+    gate::{Gate, Limits},
     live::{Live, LiveError, Look},
     session::Options,
 };

@@ -20,6 +20,11 @@ use crate::{error::QueryError, yielding::YieldingJoins};
 /// Where the data folder stands in plans.
 const STORE: &str = "gatescope://data/";
 
+/// What tables are in, in the view of tools that ask for a catalog (a database).
+pub(crate) const CATALOG: &str = "gatescope";
+/// The schema that they are in there.
+pub(crate) const PUBLIC: &str = "public";
+
 /// Sorted runs on disk that are merged at once. Without a limit one merge takes all memory, and the next sort has none.
 const MERGED_RUNS: usize = 16;
 
@@ -61,7 +66,7 @@ pub(crate) fn session(
 ) -> Result<(SessionContext, ObjectStoreUrl), QueryError> {
     let mut config = SessionConfig::new()
         .with_information_schema(true)
-        .with_default_catalog_and_schema("gatescope", "public")
+        .with_default_catalog_and_schema(CATALOG, PUBLIC)
         .with_target_partitions(options.threads.max(1))
         .with_repartition_file_min_size(1 << 20);
     let parquet = &mut config.options_mut().execution.parquet;
