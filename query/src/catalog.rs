@@ -24,6 +24,7 @@ use crate::{
     experts::{ExpertsView, RoutingTable},
     functions::{ExpertCounts, Experts, Routing},
     live::{LiveTable, Look},
+    parameters::Text,
     provider::DeltaFiles,
     session::{Options, runtime, session},
     snapshot::{TableSnapshot, read_tables},
@@ -145,9 +146,7 @@ impl Catalog {
 }
 
 async fn answer(context: &SessionContext, sql: &str) -> Result<Answer, QueryError> {
-    let state = context.state();
-    let statement = state.sql_to_statement(sql, &state.config().options().sql_parser.dialect)?;
-    run(context, plan(context, statement).await?).await
+    run(context, plan(context, Text::read(sql)?.for_types()).await?).await
 }
 
 /// The plan of a statement that reads.

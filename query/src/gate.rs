@@ -21,6 +21,7 @@ use crate::{
     catalogs::Catalogs,
     error::QueryError,
     metrics::{Outcome, Protocol, QueryMetrics},
+    parameters::{Text, with_numbers},
 };
 
 /// Batches of an answer that wait for the client.
@@ -99,6 +100,36 @@ impl Gate {
             outcome: AtomicU8::new(Outcome::Cancelled as u8),
             metrics: Arc::clone(&self.metrics),
         }))
+    }
+
+    /// A statement, where it is not too long.
+    ///
+    /// # Errors
+    /// Where it cannot be read, or is more than one.
+    pub(crate) fn read(&self, sql: &str) -> Result<Text, QueryError> {
+        self.check_length(sql)?;
+        Text::read(sql)
+    }
+
+    /// A statement with numbered parameters.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    pub(crate) fn with_numbers(&self, sql: &str) -> Result<String, QueryError> {
+        self.check_length(sql)?;
+        with_numbers(sql)
+    }
+
+    /// Whether a statement may be as long.
+    ///
+    /// # Errors
+    /// Where not.
+    pub(crate) fn check_length(&self, sql: &str) -> Result<(), QueryError> {
+        let (bytes, limit) = (sql.len(), self.limits.body_bytes);
+        if bytes > limit {
+            return Err(QueryError::Query(format!("the statement has {bytes} bytes: expected {limit} at most")));
+        }
+        Ok(())
     }
 
     /// The catalog as of now.

@@ -16,6 +16,7 @@ const SECONDS: [f64; 13] = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Protocol {
     Http,
+    Flight,
     Postgres,
 }
 
@@ -23,6 +24,7 @@ impl Protocol {
     const fn name(self) -> &'static str {
         match self {
             Self::Http => "http",
+            Self::Flight => "flight",
             Self::Postgres => "postgres",
         }
     }

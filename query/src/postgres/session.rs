@@ -5,7 +5,7 @@ use std::{fmt::Debug, sync::Arc};
 use arrow::datatypes::DataType;
 use async_trait::async_trait;
 use datafusion::{
-    common::{ParamValues, ScalarValue},
+    common::{ParamValues, ScalarValue, metadata::ScalarAndMetadata},
     logical_expr::LogicalPlan,
 };
 use datafusion_postgres::{
@@ -31,7 +31,7 @@ use futures::{Sink, Stream, StreamExt, stream};
 use super::{
     cancel::Cancelled,
     refusal, settings,
-    statement::{Command, Statements, parameter_types},
+    statement::{Command, Statements},
 };
 use crate::{
     error::QueryError,
@@ -53,7 +53,7 @@ impl Session {
         &self,
         client: &mut C,
         command: &Command,
-        parameters: Option<&ParamValues>,
+        parameters: &[ScalarValue],
         format: &Format,
         turn: &mut Option<Arc<Turn>>,
     ) -> PgWireResult<Response>
@@ -126,7 +126,7 @@ impl SimpleQueryHandler for Session {
         let mut turn = None;
         let mut responses = Vec::with_capacity(commands.len());
         for command in &commands {
-            match self.run(client, command, None, &Format::UnifiedText, &mut turn).await {
+            match self.run(client, command, &[], &Format::UnifiedText, &mut turn).await {
                 Ok(response) => responses.push(response),
                 // What came before it is answered first.
                 Err(error) if responses.is_empty() => return Err(error),
@@ -155,26 +155,28 @@ impl Prepared {
         self.parameters.iter().map(|known| known.as_ref().map_or(Ok(Type::TEXT), into_pg_type)).collect()
     }
 
-    fn values(&self, portal: &Portal<Self>) -> PgWireResult<Option<ParamValues>> {
+    fn values(&self, portal: &Portal<Self>) -> PgWireResult<Vec<ScalarValue>> {
+        let (given, expected) = (portal.parameter_len(), self.parameters.len());
+        if given != expected {
+            let what = format!("{expected} parameters are expected, and {given} were given");
+            return Err(refusal::error("08P01", what));
+        }
         if self.parameters.is_empty() {
-            return Ok(None);
+            return Ok(Vec::new());
         }
         let wire = self.wire_types()?;
         let wire: Vec<Option<&Type>> = wire.iter().map(Some).collect();
         let known: Vec<Option<&DataType>> = self.parameters.iter().map(Option::as_ref).collect();
-        let mut values = deserialize_parameters_with_server_types(portal, &known, &wire)?;
-        if let ParamValues::List(list) = &mut values {
-            for (value, known) in list.iter_mut().zip(&known) {
-                // Drivers send whole numbers as small as they are; LIMIT takes large ones alone.
-                let wide = match &value.value {
-                    ScalarValue::Int16(number) if known.is_none() => number.map(i64::from),
-                    ScalarValue::Int32(number) if known.is_none() => number.map(i64::from),
-                    _ => continue,
-                };
-                value.value = ScalarValue::Int64(wide);
-            }
-        }
-        Ok(Some(values))
+        let ParamValues::List(values) = deserialize_parameters_with_server_types(portal, &known, &wire)? else {
+            return Err(refusal::error("08P01", "parameters are numbered"));
+        };
+        // Drivers send whole numbers as small as they are; LIMIT takes large ones alone.
+        let wide = |(value, known): (ScalarAndMetadata, &Option<&DataType>)| match value.value {
+            ScalarValue::Int16(number) if known.is_none() => ScalarValue::Int64(number.map(i64::from)),
+            ScalarValue::Int32(number) if known.is_none() => ScalarValue::Int64(number.map(i64::from)),
+            value => value,
+        };
+        Ok(values.into_iter().zip(&known).map(wide).collect())
     }
 }
 
@@ -195,7 +197,7 @@ impl QueryParser for Statements {
         let mut prepared = Prepared { command: Arc::new(command), plan: None, parameters: Vec::new() };
         if let Command::Query(statement) = prepared.command.as_ref() {
             let plan = self.planned(statement).await?;
-            prepared.parameters = parameter_types(&plan)?;
+            prepared.parameters = statement.types(&plan)?;
             prepared.plan = Some(Arc::new(plan));
         }
         Ok(Some(prepared))
@@ -234,6 +236,6 @@ impl ExtendedQueryHandler for Session {
     {
         let prepared = &portal.statement.statement;
         let values = prepared.values(portal)?;
-        self.run(client, &prepared.command, values.as_ref(), &portal.result_column_format, &mut None).await
+        self.run(client, &prepared.command, &values, &portal.result_column_format, &mut None).await
     }
 }

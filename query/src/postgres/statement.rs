@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use arrow::datatypes::DataType;
 use datafusion::{
-    common::ParamValues,
+    common::{ParamValues, ScalarValue},
     logical_expr::LogicalPlan,
     sql::{
         parser::{DFParserBuilder, Statement},
@@ -23,6 +23,7 @@ use crate::{
     error::QueryError,
     gate::{Gate, Turn},
     metrics::Protocol,
+    parameters::Text,
 };
 
 /// Statements of one message.
@@ -34,7 +35,7 @@ pub(super) enum Command {
     /// One that is answered without the tables: settings and transactions.
     Session(Box<ast::Statement>),
     /// One that the tables answer.
-    Query(Box<Statement>),
+    Query(Box<Text>),
 }
 
 /// Reads statements and runs them.
@@ -52,16 +53,13 @@ impl Statements {
 
     /// The statements of a text.
     pub(super) fn read(&self, sql: &str) -> Result<Vec<Command>, QueryError> {
-        let limit = self.gate.limits().body_bytes;
-        if sql.len() > limit {
-            return Err(QueryError::Query(format!("the statement has {} bytes: expected {limit} at most", sql.len())));
-        }
+        self.gate.check_length(sql)?;
         let statements = self.parsed(sql)?;
         if statements.len() > STATEMENTS {
             let count = statements.len();
             return Err(QueryError::Query(format!("{count} statements: expected {STATEMENTS} at most")));
         }
-        Ok(statements.into_iter().map(command).collect())
+        statements.into_iter().map(command).collect()
     }
 
     /// One dialect for all servers; what only Postgres has, and questions about its catalog, as Postgres has them.
@@ -87,29 +85,25 @@ impl Statements {
     }
 
     /// The plan of a statement as of now.
-    async fn plan(&self, statement: &Statement) -> Result<(Catalog, LogicalPlan), QueryError> {
+    async fn plan(&self, statement: Statement) -> Result<(Catalog, LogicalPlan), QueryError> {
         let catalog = self.gate.catalog().await?;
         self.catalog.install(catalog.context()).await?;
-        let plan = plan(catalog.context(), statement.clone()).await?;
+        let plan = plan(catalog.context(), statement).await?;
         Ok((catalog, shown_as(plan, plain_bytes)?))
     }
 
     /// The plan alone, for its types.
-    pub(super) async fn planned(&self, statement: &Statement) -> Result<LogicalPlan, QueryError> {
+    pub(super) async fn planned(&self, statement: &Text) -> Result<LogicalPlan, QueryError> {
         let limit = self.gate.limits().time;
-        let planned = tokio::time::timeout(limit, self.plan(statement)).await;
+        let planned = tokio::time::timeout(limit, self.plan(statement.for_types())).await;
         Ok(planned.map_err(|_| QueryError::TooSlow(limit))??.1)
     }
 
     /// Starts a statement on what there is now.
-    pub(super) async fn run(
-        &self,
-        statement: &Statement,
-        parameters: Option<&ParamValues>,
-    ) -> Result<Answer, QueryError> {
-        let (catalog, mut plan) = self.plan(statement).await?;
-        if let Some(parameters) = parameters {
-            plan = plan.with_param_values(parameters.clone())?;
+    pub(super) async fn run(&self, statement: &Text, parameters: &[ScalarValue]) -> Result<Answer, QueryError> {
+        let (catalog, mut plan) = self.plan(statement.filled(parameters)?).await?;
+        if !parameters.is_empty() {
+            plan = plan.with_param_values(ParamValues::from(parameters.to_vec()))?;
         }
         run(catalog.context(), plan).await
     }
@@ -120,12 +114,12 @@ fn plain_bytes(data_type: &DataType) -> Option<DataType> {
     matches!(data_type, DataType::FixedSizeBinary(_)).then_some(DataType::Binary)
 }
 
-fn command(statement: Statement) -> Command {
+fn command(statement: Statement) -> Result<Command, QueryError> {
     use ast::Statement as S;
     let Statement::Statement(inner) = statement else {
-        return Command::Query(Box::new(statement));
+        return Ok(Command::Query(Box::new(Text::new(statement)?)));
     };
-    match inner.as_ref() {
+    Ok(match inner.as_ref() {
         S::Set(_)
         | S::ShowVariable { .. }
         | S::StartTransaction { .. }
@@ -136,17 +130,6 @@ fn command(statement: Statement) -> Command {
         | S::Discard { .. }
         | S::Reset(_)
         | S::Deallocate { .. } => Command::Session(inner),
-        _ => Command::Query(Box::new(Statement::Statement(inner))),
-    }
-}
-
-/// The types of `$1`, `$2` and so on, as far as the plan tells.
-pub(super) fn parameter_types(plan: &LogicalPlan) -> Result<Vec<Option<DataType>>, QueryError> {
-    let mut types: Vec<(usize, Option<DataType>)> = plan
-        .get_parameter_types()?
-        .into_iter()
-        .filter_map(|(name, data_type)| Some((name.strip_prefix('$')?.parse().ok()?, data_type)))
-        .collect();
-    types.sort_by_key(|(number, _)| *number);
-    Ok(types.into_iter().map(|(_, data_type)| data_type).collect())
+        _ => Command::Query(Box::new(Text::new(Statement::Statement(inner))?)),
+    })
 }

@@ -9,7 +9,11 @@ use gatescope_collector::{
     ingest::{self, Ingest},
     live::Collector,
 };
-use gatescope_query::{Catalogs, Gate, postgres};
+use gatescope_query::{
+    Catalogs, Gate,
+    flight::{FlightSql, OtherPuts},
+    postgres,
+};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tonic::transport::{Server, server::TcpIncoming};
 use tower_http::{catch_panic::CatchPanicLayer, trace::TraceLayer};
@@ -86,7 +90,14 @@ impl Servers {
             }
         });
 
-        let service = FlightServiceServer::new(Ingest::new(intake.clone())).max_decoding_message_size(MESSAGE_BYTES);
+        let ingest = Ingest::new(intake.clone());
+        // Agents' streams and statements share the port.
+        let others: OtherPuts = Arc::new(move |stream| {
+            let ingest = ingest.clone();
+            Box::pin(async move { ingest.take(stream).await })
+        });
+        let sql = FlightSql::new(Arc::clone(&gate), others);
+        let service = FlightServiceServer::new(sql).max_decoding_message_size(MESSAGE_BYTES);
         let incoming = TcpIncoming::from(flight).with_nodelay(Some(true));
         let serving = Server::builder()
             .max_concurrent_streams(STREAMS)
