@@ -22,13 +22,15 @@ use crate::{
     answer::Answer,
     error::QueryError,
     experts::{ExpertsView, RoutingTable},
-    functions::{ExpertCounts, Experts, Routing},
+    functions::{BalanceTable, ExpertBalance, ExpertCounts, Experts, RankLoad, Routing},
     live::{LiveTable, Look},
     parameters::Text,
     provider::DeltaFiles,
+    reading::check_reads,
     session::{Options, runtime, session},
     snapshot::{TableSnapshot, read_tables},
     tables::{EXPERT_LOAD, FIXED, ROUTING_PREFIX, fixed_schema, sql_schema},
+    views,
 };
 
 /// The increments of `expert_load` as the log has them; the view `expert_load` adds them up.
@@ -106,10 +108,16 @@ impl Catalog {
             "SELECT minute, run, model, instance, role, phase, layer, expert, sum(tokens) AS tokens \
              FROM {INCREMENTS} GROUP BY minute, run, model, instance, role, phase, layer, expert"
         );
-        let summed = context.sql(&summed).await?.into_view();
+        let summed = context.sql(&summed).await?;
+        let load = summed.logical_plan().clone();
+        context.register_udaf(AggregateUDF::from(ExpertBalance::new()));
+        context.register_udtf("balance", Arc::new(BalanceTable::new(load.clone())));
+        context.register_udtf("rank_load", Arc::new(RankLoad::new(load)));
+        let summed = summed.into_view();
         context.register_table(EXPERT_LOAD, summed)?;
         // The view holds them; nobody needs to see them.
         context.deregister_table(INCREMENTS)?;
+        views::register(&context).await?;
         Ok(Self { folder: folder.to_owned(), context, routing, memory_bytes: options.memory_bytes })
     }
 
@@ -151,6 +159,7 @@ async fn answer(context: &SessionContext, sql: &str) -> Result<Answer, QueryErro
 
 /// The plan of a statement that reads.
 pub(crate) async fn plan(context: &SessionContext, statement: Statement) -> Result<LogicalPlan, QueryError> {
+    check_reads(&statement)?;
     let plan = context.state().statement_to_plan(listing(statement)?).await?;
     refuse_writes(&plan)?;
     whole_numbers(plan)

@@ -22,6 +22,7 @@ use crate::{
     error::QueryError,
     metrics::{Outcome, Protocol, QueryMetrics},
     parameters::{Text, with_numbers},
+    reading::check_size,
 };
 
 /// Batches of an answer that wait for the client.
@@ -129,7 +130,7 @@ impl Gate {
         if bytes > limit {
             return Err(QueryError::Query(format!("the statement has {bytes} bytes: expected {limit} at most")));
         }
-        Ok(())
+        check_size(sql)
     }
 
     /// The catalog as of now.

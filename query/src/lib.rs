@@ -36,11 +36,13 @@ mod metrics;
 mod parameters;
 pub mod postgres;
 mod provider;
+mod reading;
 mod session;
 mod snapshot;
 mod statistics;
 mod tables;
 pub mod verdict;
+mod views;
 mod yielding;
 
 pub use self::{

@@ -16,7 +16,7 @@ use datafusion::{
     },
 };
 
-use crate::error::QueryError;
+use crate::{error::QueryError, reading::check_size};
 
 /// Most parameters of a statement.
 const MOST: usize = 1000;
@@ -31,6 +31,7 @@ pub(crate) struct Text {
 impl Text {
     /// Reads one statement.
     pub(crate) fn read(sql: &str) -> Result<Self, QueryError> {
+        check_size(sql)?;
         let mut statements = DFParserBuilder::new(sql).with_dialect(&GenericDialect {}).build()?.parse_statements()?;
         match (statements.pop_front(), statements.len()) {
             (Some(statement), 0) => Self::new(statement),

@@ -15,7 +15,7 @@ use datafusion::{
 use object_store::{ObjectStore, local::LocalFileSystem};
 use url::Url;
 
-use crate::{error::QueryError, yielding::YieldingJoins};
+use crate::{error::QueryError, functions::bounded, yielding::YieldingJoins};
 
 /// Where the data folder stands in plans.
 const STORE: &str = "gatescope://data/";
@@ -27,6 +27,9 @@ pub(crate) const PUBLIC: &str = "public";
 
 /// Sorted runs on disk that are merged at once. Without a limit one merge takes all memory, and the next sort has none.
 const MERGED_RUNS: usize = 16;
+
+/// Bytes of all temporary files together.
+const SPILLED: u64 = 32 << 30;
 
 /// How a catalog runs its queries.
 #[derive(Debug, Clone)]
@@ -54,6 +57,7 @@ pub(crate) fn runtime(folder: &Path, options: &Options) -> Result<Arc<RuntimeEnv
             std::num::NonZero::<usize>::MIN,
         )))
         .with_max_spill_merge_fan_in(MERGED_RUNS)
+        .with_max_temp_directory_size(SPILLED)
         .with_object_store_registry(Arc::new(DataFolderOnly { store: Arc::new(store) }))
         .build_arc()?;
     Ok(runtime)
@@ -82,7 +86,9 @@ pub(crate) fn session(
         .with_default_features()
         .with_physical_optimizer_rule(Arc::new(YieldingJoins))
         .build();
-    Ok((SessionContext::new_with_state(state), ObjectStoreUrl::parse(STORE)?))
+    let context = SessionContext::new_with_state(state);
+    bounded::bind(&context);
+    Ok((context, ObjectStoreUrl::parse(STORE)?))
 }
 
 /// Hands out the data folder and no other file, folder or address.

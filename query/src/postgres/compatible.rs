@@ -9,11 +9,12 @@ use std::{
 use arrow::datatypes::{DataType, SchemaRef};
 use async_trait::async_trait;
 use datafusion::{
-    catalog::SchemaProvider,
+    catalog::{SchemaProvider, information_schema::InformationSchemaProvider},
     common::{Result, ScalarValue, exec_err, plan_err},
     execution::{SessionState, SessionStateBuilder},
     logical_expr::{
-        ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, TableType, TypeSignature, Volatility,
+        ColumnarValue, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl, Signature, SimpleScalarUDF, TableType,
+        TypeSignature, Volatility,
     },
     prelude::{SessionConfig, SessionContext},
 };
@@ -25,7 +26,7 @@ use datafusion_postgres::datafusion_pg_catalog::{
     setup_pg_catalog,
 };
 
-use super::settings;
+use super::{information::Information, settings};
 use crate::{
     error::QueryError,
     session::{CATALOG, PUBLIC},
@@ -56,6 +57,22 @@ pub(super) fn with_search_path(sql: &str) -> Cow<'_, str> {
     sql
 }
 
+/// Functions that tools call about what there is none of here: they answer NULL.
+const UNKNOWN: [(&str, usize, DataType); 5] = [
+    ("to_regtype", 1, DataType::Int32),
+    ("obj_description", 2, DataType::Utf8),
+    ("col_description", 2, DataType::Utf8),
+    ("shobj_description", 2, DataType::Utf8),
+    ("pg_size_pretty", 1, DataType::Utf8),
+];
+
+fn unknown(name: &str, arguments: usize, returns: DataType) -> ScalarUDF {
+    let none = ScalarValue::try_from(&returns).unwrap_or(ScalarValue::Null);
+    let answer = move |_: &[ColumnarValue]| Ok(ColumnarValue::Scalar(none.clone()));
+    let signature = Signature::any(arguments, Volatility::Stable);
+    ScalarUDF::from(SimpleScalarUDF::new_with_signature(name, signature, returns, Arc::new(answer)))
+}
+
 /// Postgres's catalog of our tables. One for all connections: a table keeps its number.
 pub(super) struct PostgresCatalog {
     tables: Arc<dyn SchemaProvider>,
@@ -70,6 +87,9 @@ impl PostgresCatalog {
         let template = SessionContext::new_with_config(config);
         setup_pg_catalog(&template, CATALOG, EmptyContextProvider).map_err(|error| QueryError::from(*error))?;
         template.register_udf(ScalarUDF::from(CurrentSetting::new()));
+        for (name, arguments, returns) in UNKNOWN {
+            template.register_udf(unknown(name, arguments, returns));
+        }
         template.register_udf(ScalarUDF::from(Version { signature: Signature::nullary(Volatility::Stable) }));
         let newest = Newest::default();
         let fixed = Arc::new(PgCatalogStaticTables::try_new()?);
@@ -87,6 +107,8 @@ impl PostgresCatalog {
                 tables.insert(name, (table.schema(), table.table_type()));
             }
         }
+        let others = InformationSchemaProvider::new(Arc::clone(context.state().catalog_list()));
+        catalog.register_schema("information_schema", Arc::new(Information::of(others, &tables)?))?;
         *self.newest.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(tables);
         catalog.register_schema("pg_catalog", Arc::clone(&self.tables))?;
 
@@ -100,8 +122,12 @@ impl PostgresCatalog {
             // Those that both have take whole numbers of any width here.
             context.register_udtf(name, Arc::clone(function.function()));
         }
-        let state =
-            SessionStateBuilder::new_from_existing(context.state()).with_type_planner(Arc::new(PgOidTypePlanner));
+        let mut state = SessionStateBuilder::new_from_existing(context.state());
+        if let Some(config) = state.config() {
+            // The one of its own would go before ours.
+            config.options_mut().catalog.information_schema = false;
+        }
+        let state = state.with_type_planner(Arc::new(PgOidTypePlanner));
         *context.state_ref().write() = state.build();
         Ok(())
     }

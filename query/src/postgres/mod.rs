@@ -6,6 +6,7 @@
 mod cancel;
 mod compatible;
 mod connection;
+mod information;
 mod refusal;
 mod session;
 mod settings;
