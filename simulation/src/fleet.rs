@@ -164,7 +164,9 @@ impl Fleet {
         let deployment = &self.deployment;
         let mut plan = self.requests.plan(number, &deployment.options, &deployment.popularity);
         let rate = deployment.options.fault_rate;
-        if !self.faults.is_empty() && plan.random.random::<f64>() < rate {
+        let options = &deployment.options;
+        let concerned = options.faulty_decode.is_none_or(|decode| plan.site.is_decoded_by(options.prefill + decode));
+        if concerned && !self.faults.is_empty() && plan.random.random::<f64>() < rate {
             let fitting = self.faults.iter_mut().filter(|(fault, _)| plan.fits(**fault));
             if let Some((fault, count)) = fitting.min_by_key(|(_, count)| **count) {
                 *count += 1;

@@ -44,6 +44,10 @@ pub struct Options {
     pub faults: Vec<Fault>,
     /// Share of the requests that have a fault, where one fits.
     pub fault_rate: f64,
+    /// Of the pairs' requests, only those of this decode instance have faults.
+    pub faulty_decode: Option<u32>,
+    /// After so many requests nearly all are about one topic, whose experts are hot then.
+    pub surge: Option<u64>,
 }
 
 impl Options {
@@ -64,6 +68,8 @@ impl Options {
             update_every: 0,
             faults: Vec::new(),
             fault_rate: 0.01,
+            faulty_decode: None,
+            surge: None,
         }
     }
 

@@ -20,6 +20,9 @@ const PREFIXES: usize = 8;
 const LONGEST_PREFIX: u32 = 1024;
 /// No prompt or completion is so many times longer than a typical one.
 const TIMES_LONGER: u32 = 16;
+/// The topic that everybody asks for in a surge, and how much more than for others.
+const SURGING: usize = 5;
+const SURGE: f64 = 60.0;
 /// Requests after which topics are asked for as they were.
 const DRIFT: f64 = 20_000.0;
 
@@ -37,6 +40,13 @@ const ABORTED: f64 = 0.01;
 pub(crate) enum Site {
     Pair { prefill: usize, decode: usize },
     Colocated(usize),
+}
+
+impl Site {
+    /// Whether this instance decodes.
+    pub(crate) fn is_decoded_by(self, instance: u32) -> bool {
+        matches!(self, Self::Pair { decode, .. } if decode == instance as usize)
+    }
 }
 
 /// Why a completion ended.
@@ -172,7 +182,7 @@ impl Requests {
             every => u32::try_from(number / every).unwrap_or(u32::MAX),
         };
         let site = site(options, &mut random);
-        let topic = self.topic(number, &mut random);
+        let topic = self.topic(number, options.surge, &mut random);
 
         let mut prompt = Text::new(generation);
         let short = chance(&mut random, WITH_ONE_TOKEN);
@@ -244,10 +254,12 @@ impl Requests {
     }
 
     /// What a request is about: some topics are asked for more than others, and which these are changes slowly.
-    fn topic(&self, number: u64, random: &mut Pcg64) -> usize {
+    fn topic(&self, number: u64, surge: Option<u64>, random: &mut Pcg64) -> usize {
+        let surged = surge.map_or(0.0, |whole| SURGE * (number as f64 / whole.max(1) as f64).min(1.0));
         let weight = |topic: usize| {
             let turn = number as f64 / (DRIFT * (1.0 + topic as f64 / 4.0)) + self.phases[topic];
-            (1.0 + 0.9 * (turn * TAU).sin()) / (1.0 + topic as f64 / 2.0)
+            let asked = (1.0 + 0.9 * (turn * TAU).sin()) / (1.0 + topic as f64 / 2.0);
+            if topic == SURGING { asked + surged } else { asked }
         };
         let weights: [f64; TOPICS] = std::array::from_fn(weight);
         let mut left = random.random::<f64>() * weights.iter().sum::<f64>();

@@ -2,6 +2,7 @@
 
 mod at;
 mod check;
+mod demo;
 mod engine;
 mod import;
 mod output;
@@ -27,6 +28,7 @@ pub(crate) enum Command {
     Sql(sql::Arguments),
     Check(check::Arguments),
     Serve(Box<serve::Arguments>),
+    Demo(demo::Arguments),
     Preflight(preflight::Arguments),
     Tap(Box<tap::Arguments>),
     Vacuum(vacuum::Arguments),
@@ -37,8 +39,8 @@ impl Command {
     /// Runs the command. An error is fatal (exit code 2).
     pub(crate) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
         match self {
-            // Starts its own, with traces.
-            Self::Serve(_) => {}
+            // Start their own, with traces.
+            Self::Serve(_) | Self::Demo(_) => {}
             Self::Tap(_) => logging::start(Level::INFO, None),
             _ => logging::start(Level::WARN, None),
         }
@@ -47,6 +49,7 @@ impl Command {
             Self::Sql(arguments) => sql::run(arguments, settings),
             Self::Check(arguments) => check::run(arguments, settings),
             Self::Serve(arguments) => serve::run(*arguments, settings),
+            Self::Demo(arguments) => demo::run(&arguments, settings),
             Self::Preflight(arguments) => preflight::run(arguments),
             Self::Tap(arguments) => tap::run(*arguments),
             Self::Vacuum(arguments) => vacuum::run(arguments, settings),

@@ -48,7 +48,7 @@ class Client:
             positions = rows["position"].to_numpy()
             if (positions != numpy.arange(len(positions))).any():
                 raise QueryError(f"request {request_id}: rows are missing, or it is in several runs: name one")
-            dtype = numpy.dtype("u1" if table.endswith("_u8") else "<u2")
+            dtype = numpy.dtype("u1" if "_u8" in table else "<u2")
             layers = [name for name in rows.column_names if name[0] == "l" and name[1:].isdigit()]
             columns = [numpy.frombuffer(b"".join(rows[name].to_pylist()), dtype).reshape(len(positions), -1) for name in layers]
             return numpy.stack(columns, axis=1)

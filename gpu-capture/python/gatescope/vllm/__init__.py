@@ -1,8 +1,8 @@
 """The vLLM plugin: rows out of a running engine, also where it is one half of a prefill/decode pair.
 
-vLLM calls `register` in each of its processes. Without `GATESCOPE_COLLECTOR` it does nothing. With it, classes of vLLM's
-auxiliary-output connector are wrapped, each only where its version and its code are what this plugin was checked against; else vLLM
-is left as it is, and the log says why.
+vLLM calls `register` in each of its processes. Without `GATESCOPE_COLLECTOR` it does nothing. With it, some methods of vLLM are
+wrapped, all of them or none: only where vLLM's version and code are what this plugin was checked against. Else vLLM is left as
+it is, and the log says why.
 """
 
 from __future__ import annotations
@@ -25,8 +25,14 @@ def register() -> None:
             return
         from gatescope.vllm import pair, scheduler, worker
 
-        pair.install()
-        scheduler.install(settings)
-        worker.install(settings)
+        parts = (scheduler, worker, pair)
+        try:
+            for part in parts:
+                part.check()
+        except LookupError as error:
+            log.once(f"stands back, vLLM stays as it is, since its code is another: {error}")
+            return
+        for part in parts:
+            part.install(settings)
     except Exception as error:  # An engine starts whatever a plugin does.
         log.once(f"stands back after {type(error).__name__}: {error}")

@@ -51,8 +51,7 @@ def instance(vllm_config, given: str | None) -> str:
     name = given or engine_id(vllm_config)
     parallel = vllm_config.parallel_config
     if name is None:
-        # The scheduler's process and the workers' were given the same configuration.
-        name = f"{socket.gethostname()}/{vllm_config.instance_id}"
+        name = f"{socket.gethostname()}-{vllm_config.instance_id}"
     if parallel.data_parallel_size > 1 and not re.search(r"_dp\d+$", name):
         name = f"{name}_dp{parallel.data_parallel_rank}"
     return name

@@ -5,54 +5,70 @@ that it never computed, and (b) it begins in the middle of a KV block, which the
 
 1. the configuration check does not see NIXL connectors; every other check runs;
 2. the scheduler's side: a decode emits rows from its first forward on (`scheduler.py`);
-3. the worker's side: the first block, known only in part, is neither buffered nor published (`worker.py`).
+3. the worker's side: the first block, known only in part, is neither buffered nor published (`partial_block.py`).
 """
 
 from __future__ import annotations
 
 import contextvars
-import functools
 
 from gatescope.vllm import log, versions
+from gatescope.vllm.settings import Settings
 
 NIXL = ("NixlConnector", "NixlPullConnector", "NixlPushConnector")
-_MARK = "_gatescope"
 
 # Set while the one check runs that must not see them.
 _hidden = contextvars.ContextVar("gatescope_hidden", default=False)
 
 
-def install() -> None:
+def check() -> None:
     from vllm.config import KVTransferConfig, VllmConfig
 
-    check = VllmConfig._verify_aux_output_compatibility
-    if hasattr(check, _MARK):
-        return
-    try:
-        versions.expect(check, ["self"], "PD auxiliary output is not supported", "has_connector", *NIXL)
-        versions.expect(KVTransferConfig.has_connector, ["self", "connector_name"])
-    except LookupError as error:
-        log.once(f"prefill/decode over NIXL stays refused, this vLLM differs: {error}")
-        return
-    has_connector = KVTransferConfig.has_connector
+    versions.expect(
+        VllmConfig._verify_aux_output_compatibility,
+        ["self"],
+        "kv_transfer_config.has_connector(connector_name)",
+        "PD auxiliary output is not supported",
+        *NIXL,
+    )
+    versions.expect(KVTransferConfig.has_connector, ["self", "connector_name"], "MultiConnector")
 
-    @functools.wraps(has_connector)
-    def has_other_connector(self, connector_name):
-        if _hidden.get() and connector_name in NIXL:
-            return False
-        return has_connector(self, connector_name)
 
-    @functools.wraps(check)
-    def check_without_nixl(self):
-        token = _hidden.set(True)
-        try:
-            return check(self)
-        finally:
-            _hidden.reset(token)
+def install(_: Settings) -> None:
+    from vllm.config import KVTransferConfig, VllmConfig
 
-    setattr(check_without_nixl, _MARK, True)
-    KVTransferConfig.has_connector = has_other_connector
-    VllmConfig._verify_aux_output_compatibility = check_without_nixl
+    def blind(has_connector):
+        def has_other_connector(self, connector_name):
+            if _hidden.get() and connector_name in NIXL:
+                return False
+            return has_connector(self, connector_name)
+
+        return has_other_connector
+
+    def without_nixl(verify):
+        def verify_without_nixl(self):
+            if reads_back(self.kv_transfer_config):
+                log.once("prefill/decode stays refused with bidirectional_kv_xfer: a prefill would miss the rows it reads back")
+                return verify(self)
+            token = _hidden.set(True)
+            try:
+                return verify(self)
+            finally:
+                _hidden.reset(token)
+
+        return verify_without_nixl
+
+    versions.replace(KVTransferConfig, "has_connector", blind)
+    versions.replace(VllmConfig, "_verify_aux_output_compatibility", without_nixl)
+
+
+def reads_back(config) -> bool:
+    """Whether a prefill may take the KV of a conversation's earlier answer from a decode."""
+    if config is None:
+        return False
+    children = config.kv_connector_extra_config.get("connectors", [])
+    extras = [config.kv_connector_extra_config, *(child.get("kv_connector_extra_config", {}) for child in children)]
+    return any(extra.get("bidirectional_kv_xfer") for extra in extras)
 
 
 def is_remote_decode(params: dict | None) -> bool:

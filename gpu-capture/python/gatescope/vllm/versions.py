@@ -2,38 +2,53 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 
 OLDEST = (0, 31)
 NEWEST = (0, 33)
 
+# Set on each method that wraps one of vLLM's.
+_MARK = "_gatescope"
 
-def unsupported() -> str | None:
+
+def unsupported(version: str | None = None) -> str | None:
     """Why this vLLM is none that the plugin knows; `None` where it is one."""
-    import vllm
+    if version is None:
+        import vllm
 
-    match = re.match(r"(\d+)\.(\d+)", vllm.__version__)
+        version = vllm.__version__
+    match = re.match(r"(\d+)\.(\d+)", version)
     if match is None:
-        return f"vLLM {vllm.__version__!r} has no version number"
-    version = (int(match[1]), int(match[2]))
-    if not OLDEST <= version <= NEWEST:
-        return f"vLLM {vllm.__version__}: the plugin knows 0.31 to 0.33"
+        return f"vLLM {version!r} has no version number"
+    if not OLDEST <= (int(match[1]), int(match[2])) <= NEWEST:
+        return f"vLLM {version}: the plugin knows 0.31 to 0.33"
     return None
-
-
-def parameters(function) -> list[str]:
-    """Names of a function's parameters."""
-    return list(inspect.signature(function).parameters)
 
 
 def expect(function, wanted: list[str], *words: str) -> None:
     """Raises where a function has other parameters than wanted, or lacks words in its code: it is not the one known."""
     name = getattr(function, "__qualname__", repr(function))
-    found = parameters(function)
+    if hasattr(function, _MARK):
+        return
+    found = list(inspect.signature(function).parameters)
     if found != wanted:
         raise LookupError(f"{name} takes {', '.join(found)}; expected {', '.join(wanted)}")
-    source = inspect.getsource(function)
+    try:
+        source = inspect.getsource(function)
+    except OSError as error:
+        raise LookupError(f"{name} has no source to compare: {error}") from None
     for word in words:
         if word not in source:
             raise LookupError(f"{name} has no {word!r} in it")
+
+
+def replace(owner: type, name: str, wrapper) -> None:
+    """Puts `wrapper(original)` in the place of a method, once."""
+    original = getattr(owner, name)
+    if hasattr(original, _MARK):
+        return
+    wrapped = functools.wraps(original)(wrapper(original))
+    setattr(wrapped, _MARK, True)
+    setattr(owner, name, wrapped)
