@@ -30,6 +30,10 @@ pub(crate) struct Settings {
     pub(crate) max_line: Option<NonZeroUsize>,
     pub(crate) http: Option<String>,
     pub(crate) flight: Option<String>,
+    pub(crate) postgres: Option<String>,
+    pub(crate) postgres_password_file: Option<PathBuf>,
+    pub(crate) tls_cert: Option<PathBuf>,
+    pub(crate) tls_key: Option<PathBuf>,
     pub(crate) join_timeout: Option<String>,
     pub(crate) commit_interval: Option<String>,
     pub(crate) open_memory: Option<usize>,
@@ -66,9 +70,14 @@ impl Settings {
     }
 }
 
+/// Variables of the agent in an engine: a shell that starts both has them.
+const AGENT: [&str; 5] =
+    ["GATESCOPE_COLLECTOR", "GATESCOPE_ROLE", "GATESCOPE_RUN", "GATESCOPE_TOKEN", "GATESCOPE_SPOOL"];
+
 /// Refuses variables that begin like ours and are none of `command`'s.
 pub(crate) fn check_environment(command: &clap::Command) -> anyhow::Result<()> {
     let mut known = vec![logging::VARIABLE.to_owned(), logging::FORMAT.to_owned()];
+    known.extend(AGENT.map(str::to_owned));
     #[cfg(feature = "fail-points")]
     known.extend(gatescope_collector::fail_point::VARIABLES.map(str::to_owned));
     collect_variables(command, &mut known);

@@ -19,9 +19,10 @@ assert_eq!(stopped.left_events, 0);
 # Ok::<(), gatescope_capture::StartError>(())
 ```
 */
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod agent;
+pub mod device;
 mod export;
 
 pub use agent::{Agent, AgentMetrics, AgentOptions, Begun, STEP_MICROS, SpoolOptions, StepPart, StepRows};

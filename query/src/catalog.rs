@@ -6,24 +6,31 @@ use std::{
     sync::Arc,
 };
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::{
     catalog::TableProvider,
     execution::runtime_env::RuntimeEnv,
-    logical_expr::{AggregateUDF, LogicalPlan, ScalarUDF},
+    logical_expr::{AggregateUDF, Expr, LogicalPlan, LogicalPlanBuilder, ScalarUDF, cast},
     prelude::SessionContext,
+    sql::{
+        parser::{DFParserBuilder, Statement},
+        sqlparser::ast,
+    },
 };
 
 use crate::{
     answer::Answer,
     error::QueryError,
     experts::{ExpertsView, RoutingTable},
-    functions::{ExpertCounts, Experts, Routing},
+    functions::{BalanceTable, ExpertBalance, ExpertCounts, Experts, RankLoad, Routing},
     live::{LiveTable, Look},
+    parameters::Text,
     provider::DeltaFiles,
+    reading::check_reads,
     session::{Options, runtime, session},
     snapshot::{TableSnapshot, read_tables},
     tables::{EXPERT_LOAD, FIXED, ROUTING_PREFIX, fixed_schema, sql_schema},
+    views,
 };
 
 /// The increments of `expert_load` as the log has them; the view `expert_load` adds them up.
@@ -101,8 +108,16 @@ impl Catalog {
             "SELECT minute, run, model, instance, role, phase, layer, expert, sum(tokens) AS tokens \
              FROM {INCREMENTS} GROUP BY minute, run, model, instance, role, phase, layer, expert"
         );
-        let summed = context.sql(&summed).await?.into_view();
+        let summed = context.sql(&summed).await?;
+        let load = summed.logical_plan().clone();
+        context.register_udaf(AggregateUDF::from(ExpertBalance::new()));
+        context.register_udtf("balance", Arc::new(BalanceTable::new(load.clone())));
+        context.register_udtf("rank_load", Arc::new(RankLoad::new(load)));
+        let summed = summed.into_view();
         context.register_table(EXPERT_LOAD, summed)?;
+        // The view holds them; nobody needs to see them.
+        context.deregister_table(INCREMENTS)?;
+        views::register(&context).await?;
         Ok(Self { folder: folder.to_owned(), context, routing, memory_bytes: options.memory_bytes })
     }
 
@@ -129,16 +144,85 @@ impl Catalog {
         answer(&SessionContext::new_with_state(state), sql).await
     }
 
+    pub(crate) fn context(&self) -> &SessionContext {
+        &self.context
+    }
+
     pub(crate) fn routing(&self) -> &[RoutingTable] {
         &self.routing
     }
 }
 
 async fn answer(context: &SessionContext, sql: &str) -> Result<Answer, QueryError> {
-    let plan = context.state().create_logical_plan(sql).await?;
+    run(context, plan(context, Text::read(sql)?.for_types()).await?).await
+}
+
+/// The plan of a statement that reads.
+pub(crate) async fn plan(context: &SessionContext, statement: Statement) -> Result<LogicalPlan, QueryError> {
+    check_reads(&statement)?;
+    let plan = context.state().statement_to_plan(listing(statement)?).await?;
     refuse_writes(&plan)?;
+    whole_numbers(plan)
+}
+
+/// Starts a plan.
+pub(crate) async fn run(context: &SessionContext, plan: LogicalPlan) -> Result<Answer, QueryError> {
     let frame = context.execute_logical_plan(plan).await?;
     Ok(Answer::new(frame.execute_stream().await?))
+}
+
+/// `SHOW TABLES` lists ours, not those that describe them.
+fn listing(statement: Statement) -> Result<Statement, QueryError> {
+    let plain = match &statement {
+        Statement::Statement(inner) => {
+            matches!(inner.as_ref(), ast::Statement::ShowTables { show_options, .. } if show_options.show_in.is_none() && show_options.filter_position.is_none())
+        }
+        _ => false,
+    };
+    if !plain {
+        return Ok(statement);
+    }
+    let sql = "SELECT table_schema, table_name, table_type FROM information_schema.tables \
+               WHERE table_schema = 'public' ORDER BY table_name";
+    let mut statements = DFParserBuilder::new(sql).build()?.parse_statements()?;
+    Ok(statements.pop_front().unwrap_or(statement))
+}
+
+/// Counts of 64 bits without a sign as with one: most tools have no such type, and Postgres none at all. One that does not fit
+/// is an error of its query.
+fn whole_numbers(plan: LogicalPlan) -> Result<LogicalPlan, QueryError> {
+    shown_as(plan, signed)
+}
+
+/// The plan with columns of other types where `other` gives one.
+pub(crate) fn shown_as(
+    plan: LogicalPlan,
+    other: impl Fn(&DataType) -> Option<DataType>,
+) -> Result<LogicalPlan, QueryError> {
+    if !plan.schema().fields().iter().any(|field| other(field.data_type()).is_some()) {
+        return Ok(plan);
+    }
+    let columns: Vec<Expr> = plan
+        .schema()
+        .iter()
+        .map(|(table, field)| {
+            let column = Expr::from((table, field));
+            match other(field.data_type()) {
+                Some(data_type) => cast(column, data_type).alias_qualified(table.cloned(), field.name()),
+                None => column,
+            }
+        })
+        .collect();
+    Ok(LogicalPlanBuilder::from(plan).project(columns)?.build()?)
+}
+
+fn signed(data_type: &DataType) -> Option<DataType> {
+    match data_type {
+        DataType::UInt64 => Some(DataType::Int64),
+        DataType::List(element) => signed(element.data_type())
+            .map(|data_type| DataType::List(Arc::new(element.as_ref().clone().with_data_type(data_type)))),
+        _ => None,
+    }
 }
 
 fn empty(table: &str) -> TableSnapshot {

@@ -64,6 +64,14 @@ pub enum QueryError {
     /// The query takes too long.
     #[error("the query took longer than {0:?}, its limit")]
     TooSlow(std::time::Duration),
+    /// There are too many queries.
+    #[error("{queries} queries run already, and none ended in {patience:?}")]
+    Busy {
+        /// How many there may be.
+        queries: usize,
+        /// How long this one waited.
+        patience: std::time::Duration,
+    },
     /// The collector cannot be asked.
     #[error(transparent)]
     Live(#[from] LiveError),

@@ -25,17 +25,24 @@ mod catalog;
 mod catalogs;
 mod error;
 mod experts;
+pub mod flight;
 mod format;
 mod functions;
+mod gate;
 pub mod http;
 mod layer_column;
 mod live;
+mod metrics;
+mod parameters;
+pub mod postgres;
 mod provider;
+mod reading;
 mod session;
 mod snapshot;
 mod statistics;
 mod tables;
 pub mod verdict;
+mod views;
 mod yielding;
 
 pub use self::{
@@ -44,6 +51,7 @@ pub use self::{
     catalogs::Catalogs,
     error::QueryError,
     format::{Format, Relay},
+    gate::{Gate, Limits},
     live::{Live, LiveError, Look},
     session::Options,
 };

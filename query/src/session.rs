@@ -15,13 +15,21 @@ use datafusion::{
 use object_store::{ObjectStore, local::LocalFileSystem};
 use url::Url;
 
-use crate::{error::QueryError, yielding::YieldingJoins};
+use crate::{error::QueryError, functions::bounded, yielding::YieldingJoins};
 
 /// Where the data folder stands in plans.
 const STORE: &str = "gatescope://data/";
 
+/// What tables are in, in the view of tools that ask for a catalog (a database).
+pub(crate) const CATALOG: &str = "gatescope";
+/// The schema that they are in there.
+pub(crate) const PUBLIC: &str = "public";
+
 /// Sorted runs on disk that are merged at once. Without a limit one merge takes all memory, and the next sort has none.
 const MERGED_RUNS: usize = 16;
+
+/// Bytes of all temporary files together.
+const SPILLED: u64 = 32 << 30;
 
 /// How a catalog runs its queries.
 #[derive(Debug, Clone)]
@@ -49,6 +57,7 @@ pub(crate) fn runtime(folder: &Path, options: &Options) -> Result<Arc<RuntimeEnv
             std::num::NonZero::<usize>::MIN,
         )))
         .with_max_spill_merge_fan_in(MERGED_RUNS)
+        .with_max_temp_directory_size(SPILLED)
         .with_object_store_registry(Arc::new(DataFolderOnly { store: Arc::new(store) }))
         .build_arc()?;
     Ok(runtime)
@@ -61,7 +70,7 @@ pub(crate) fn session(
 ) -> Result<(SessionContext, ObjectStoreUrl), QueryError> {
     let mut config = SessionConfig::new()
         .with_information_schema(true)
-        .with_default_catalog_and_schema("gatescope", "public")
+        .with_default_catalog_and_schema(CATALOG, PUBLIC)
         .with_target_partitions(options.threads.max(1))
         .with_repartition_file_min_size(1 << 20);
     let parquet = &mut config.options_mut().execution.parquet;
@@ -77,7 +86,9 @@ pub(crate) fn session(
         .with_default_features()
         .with_physical_optimizer_rule(Arc::new(YieldingJoins))
         .build();
-    Ok((SessionContext::new_with_state(state), ObjectStoreUrl::parse(STORE)?))
+    let context = SessionContext::new_with_state(state);
+    bounded::bind(&context);
+    Ok((context, ObjectStoreUrl::parse(STORE)?))
 }
 
 /// Hands out the data folder and no other file, folder or address.

@@ -12,7 +12,7 @@ pub(crate) const APP_ID: &str = "gatescope";
 pub(crate) const ROUTING_PREFIX: &str = "routing_";
 /// Committed last: its position is the position of every other table.
 pub(crate) const REQUESTS: &str = "requests";
-/// Tokens per expert, in increments; shown in SQL as `expert_load_increments`.
+/// Tokens per expert, in increments.
 pub(crate) const EXPERT_LOAD: &str = "expert_load";
 /// One row per finding.
 pub(crate) const MISMATCHES: &str = "mismatches";

@@ -6,9 +6,11 @@ mod demo;
 mod engine;
 mod import;
 mod output;
+mod preflight;
 mod serve;
 mod simulate;
 mod sql;
+mod tap;
 mod vacuum;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -27,6 +29,8 @@ pub(crate) enum Command {
     Check(check::Arguments),
     Serve(Box<serve::Arguments>),
     Demo(demo::Arguments),
+    Preflight(preflight::Arguments),
+    Tap(Box<tap::Arguments>),
     Vacuum(vacuum::Arguments),
     Simulate(Box<simulate::Arguments>),
 }
@@ -34,8 +38,11 @@ pub(crate) enum Command {
 impl Command {
     /// Runs the command. An error is fatal (exit code 2).
     pub(crate) fn run(self, settings: &Settings) -> anyhow::Result<ExitCode> {
-        if !matches!(self, Self::Serve(_) | Self::Demo(_)) {
-            logging::start(Level::WARN, None);
+        match self {
+            // Start their own, with traces.
+            Self::Serve(_) | Self::Demo(_) => {}
+            Self::Tap(_) => logging::start(Level::INFO, None),
+            _ => logging::start(Level::WARN, None),
         }
         match self {
             Self::Import(arguments) => import::run(arguments, settings),
@@ -43,6 +50,8 @@ impl Command {
             Self::Check(arguments) => check::run(arguments, settings),
             Self::Serve(arguments) => serve::run(*arguments, settings),
             Self::Demo(arguments) => demo::run(&arguments, settings),
+            Self::Preflight(arguments) => preflight::run(arguments),
+            Self::Tap(arguments) => tap::run(*arguments),
             Self::Vacuum(arguments) => vacuum::run(arguments, settings),
             Self::Simulate(arguments) => simulate::run(*arguments, settings),
         }

@@ -21,7 +21,7 @@ const ANSWERS: usize = 16;
 const IN_FLIGHT: usize = 1024;
 
 /// Answers to a stream.
-pub(super) type Answers = Pin<Box<dyn Stream<Item = Result<PutResult, Status>> + Send>>;
+pub type Answers = Pin<Box<dyn Stream<Item = Result<PutResult, Status>> + Send>>;
 
 /// Takes agents' streams.
 #[derive(Debug, Clone)]
@@ -35,11 +35,31 @@ impl Ingest {
         Self { intake }
     }
 
+    /// Takes a `DoPut` stream: one whose first message [`wire::begins_stream`].
+    ///
+    /// # Errors
+    /// Where it is another, or the collector takes nothing now.
+    pub async fn take(
+        &self,
+        mut messages: impl Stream<Item = Result<FlightData, Status>> + Send + Unpin + 'static,
+    ) -> Result<Response<Answers>, Status> {
+        let first = messages.next().await.transpose()?;
+        let first = first.filter(wire::begins_stream).ok_or_else(|| {
+            let expected = wire::DESCRIPTOR;
+            Status::invalid_argument(format!("first message: expected a descriptor with the path [\"{expected}\"]"))
+        })?;
+        self.put(first, messages)
+    }
+
     /// Takes a `DoPut` stream whose first message has been read: one that [`wire::begins_stream`].
     ///
     /// # Errors
     /// Where the collector takes nothing now.
-    pub(super) fn put(&self, first: FlightData, messages: Streaming<FlightData>) -> Result<Response<Answers>, Status> {
+    fn put(
+        &self,
+        first: FlightData,
+        messages: impl Stream<Item = Result<FlightData, Status>> + Send + Unpin + 'static,
+    ) -> Result<Response<Answers>, Status> {
         self.intake.check_ready().map_err(|error| Status::unavailable(error.to_string()))?;
         let (answers, outgoing) = mpsc::channel(ANSWERS);
         let (settled, to_acknowledge) = mpsc::channel(IN_FLIGHT);
@@ -67,13 +87,7 @@ impl FlightService for Ingest {
     type ListActionsStream = Pin<Box<dyn Stream<Item = Result<ActionType, Status>> + Send>>;
 
     async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
-        let mut messages = request.into_inner();
-        let first = messages.next().await.transpose()?;
-        let first = first.filter(wire::begins_stream).ok_or_else(|| {
-            let expected = wire::DESCRIPTOR;
-            Status::invalid_argument(format!("first message: expected a descriptor with the path [\"{expected}\"]"))
-        })?;
-        self.put(first, messages)
+        self.take(request.into_inner()).await
     }
 
     async fn handshake(

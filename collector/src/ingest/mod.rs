@@ -8,4 +8,7 @@ mod problem;
 mod spans;
 mod stream;
 
-pub use self::{flight::Ingest, http::router};
+pub use self::{
+    flight::{Answers, Ingest},
+    http::router,
+};

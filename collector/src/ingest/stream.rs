@@ -3,12 +3,13 @@
 use std::{panic::AssertUnwindSafe, sync::Arc, time::Instant};
 
 use arrow_flight::FlightData;
+use futures::{Stream, StreamExt};
 use gatescope_wire::{
     Decoded, Nack, NackCode, WireError, decode,
     flight::{self, Received},
 };
 use tokio::sync::mpsc;
-use tonic::{Status, Streaming};
+use tonic::Status;
 
 use super::acknowledge::Settled;
 use crate::live::{
@@ -31,7 +32,11 @@ impl Reader {
     }
 
     /// Reads until the agent ends the stream, goes, or says something that nobody can go on from.
-    pub(super) async fn run(mut self, first: FlightData, mut messages: Streaming<FlightData>) {
+    pub(super) async fn run(
+        mut self,
+        first: FlightData,
+        mut messages: impl Stream<Item = Result<FlightData, Status>> + Unpin,
+    ) {
         self.intake.metrics().stream(1);
         let mut next = Ok(Some(first));
         let ended = loop {
@@ -45,7 +50,7 @@ impl Reader {
                 // The agent is gone; it will come again.
                 Err(_) => break None,
             }
-            next = messages.message().await;
+            next = messages.next().await.transpose();
         };
         self.intake.metrics().stream(-1);
         if let Some(status) = ended {

@@ -1,13 +1,18 @@
 //! What SQL gets on top of DataFusion's own functions.
 
+mod balance;
+pub(crate) mod bounded;
 mod expert_counts;
 mod experts;
 mod histogram;
+mod load;
 mod routing;
 
 pub(crate) use self::{
+    balance::ExpertBalance,
     expert_counts::ExpertCounts,
     experts::{Experts, list_type},
+    load::{BalanceTable, RankLoad},
     routing::Routing,
 };
 

@@ -32,10 +32,12 @@ impl TableFunctionImpl for Routing {
             [request, rest @ ..] if rest.len() <= 2 => (text(request), rest),
             _ => return usage("it has one to three arguments"),
         };
-        let Some(request) = request else {
-            return usage("the request id is text");
+        let mut filters = match request {
+            Some(request) => vec![col("request_id").eq(lit(ScalarValue::Utf8View(Some(request))))],
+            // Nothing is called NULL.
+            None if is_null(&args.exprs()[0]) => vec![lit(false)],
+            None => return usage("the request id is text"),
         };
-        let mut filters = vec![col("request_id").eq(lit(ScalarValue::Utf8View(Some(request))))];
         if let Some(choice) = rest.first() {
             match choice {
                 Expr::Literal(value, _) if value.is_null() => {}
@@ -45,7 +47,7 @@ impl TableFunctionImpl for Routing {
                 _ => return usage("the choice is a number"),
             }
         }
-        if let Some(run) = rest.get(1) {
+        if let Some(run) = rest.get(1).filter(|run| !is_null(run)) {
             let Some(run) = text(run) else {
                 return usage("the run is text");
             };
@@ -57,6 +59,10 @@ impl TableFunctionImpl for Routing {
             schema: unfolded_schema(&RequestRouting::COLUMNS),
         }))
     }
+}
+
+fn is_null(expr: &Expr) -> bool {
+    matches!(expr, Expr::Literal(value, _) if value.is_null())
 }
 
 fn text(expr: &Expr) -> Option<String> {

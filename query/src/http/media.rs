@@ -3,7 +3,7 @@
 use axum::http::{HeaderMap, StatusCode, header};
 
 use super::problem::Problem;
-use crate::{answer::Answer, format::Format};
+use crate::{answer::Answer, error::QueryError, format::Format};
 
 /// The forms, by their media type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl Media {
     }
 
     /// Whether the answer's columns can be told in this form.
-    pub(super) fn check(self, answer: &Answer) -> Result<(), Problem> {
-        self.format().check(&answer.schema()).map_err(Problem::from)
+    pub(super) fn check(self, answer: &Answer) -> Result<(), QueryError> {
+        self.format().check(&answer.schema())
     }
 }

@@ -26,6 +26,7 @@ impl From<QueryError> for Problem {
         let status = match &error {
             QueryError::Query(_) | QueryError::ReadOnly(_) | QueryError::Unwritable { .. } => StatusCode::BAD_REQUEST,
             QueryError::TooManyRows(_) | QueryError::Memory(_) => StatusCode::UNPROCESSABLE_ENTITY,
+            QueryError::Busy { .. } => StatusCode::TOO_MANY_REQUESTS,
             QueryError::Live(_) => StatusCode::SERVICE_UNAVAILABLE,
             QueryError::TooSlow(_) => StatusCode::GATEWAY_TIMEOUT,
             _ => StatusCode::INTERNAL_SERVER_ERROR,

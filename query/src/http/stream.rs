@@ -3,31 +3,20 @@
 use std::{
     io::{self, Write},
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 
 use bytes::Bytes as Piece;
 use futures::{Stream, StreamExt};
-use tokio::{
-    sync::{OwnedSemaphorePermit, mpsc},
-    time::Instant,
-};
+use tokio::{sync::mpsc, time::Instant};
 use tokio_stream::wrappers::ReceiverStream;
 
 use super::media::Media;
-use crate::{answer::Answer, error::QueryError, format::RowWriter};
+use crate::{answer::Answer, error::QueryError, format::RowWriter, gate::Turn, metrics::Outcome};
 
 /// Bytes that are sent together.
 const TOGETHER: usize = 64 << 10;
 /// Pieces that wait for the client.
 const AHEAD: usize = 2;
-
-/// How long a query may take, reading its answer included.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Deadline {
-    pub(super) at: Instant,
-    pub(super) limit: Duration,
-}
 
 /// The pieces of an answer.
 pub(super) struct Bytes(ReceiverStream<Result<Piece, QueryError>>);
@@ -35,20 +24,13 @@ pub(super) struct Bytes(ReceiverStream<Result<Piece, QueryError>>);
 impl Bytes {
     /// Begins to write. The query stops, and gives back its turn, when the client goes away, and at its deadline: also where
     /// the client stays and reads nothing.
-    pub(super) fn start(
-        answer: Answer,
-        media: Media,
-        most_rows: Option<u64>,
-        deadline: Deadline,
-        turn: OwnedSemaphorePermit,
-    ) -> Self {
+    pub(super) fn start(answer: Answer, media: Media, most_rows: Option<u64>, turn: Arc<Turn>) -> Self {
         let (pieces, receiver) = mpsc::channel(AHEAD);
         tokio::spawn(async move {
-            let _turn = turn;
-            let written = write(answer, media, most_rows, deadline, &pieces).await;
-            if let Err(error) = written {
+            let written = write(answer, media, most_rows, &turn, &pieces).await;
+            if let Err(error) = turn.noted(written) {
                 // Where nobody listens any more there is nobody to tell.
-                let _ = tokio::time::timeout_at(deadline.at, pieces.send(Err(error))).await;
+                let _ = tokio::time::timeout_at(turn.deadline(), pieces.send(Err(error))).await;
             }
         });
         Self(ReceiverStream::new(receiver))
@@ -69,21 +51,20 @@ async fn write(
     mut answer: Answer,
     media: Media,
     most_rows: Option<u64>,
-    deadline: Deadline,
+    turn: &Turn,
     pieces: &mpsc::Sender<Result<Piece, QueryError>>,
 ) -> Result<(), QueryError> {
-    let too_slow = |_| QueryError::TooSlow(deadline.limit);
     let written = Written::default();
     let mut writer: Box<dyn RowWriter + Send> = media.format().writer(answer.schema(), written.clone())?;
     let mut rows = 0;
     loop {
         // A query that always has rows ready is not interrupted by the timer below.
-        if Instant::now() >= deadline.at {
-            return Err(QueryError::TooSlow(deadline.limit));
+        if Instant::now() >= turn.deadline() {
+            return Err(turn.too_slow());
         }
         let batch = tokio::select! {
             () = pieces.closed() => return Ok(()),
-            batch = tokio::time::timeout_at(deadline.at, answer.next()) => batch.map_err(too_slow)?,
+            batch = tokio::time::timeout_at(turn.deadline(), answer.next()) => batch.map_err(|_| turn.too_slow())?,
         };
         let Some(batch) = batch else { break };
         let batch = batch?;
@@ -92,12 +73,14 @@ async fn write(
             return Err(QueryError::TooManyRows(most));
         }
         writer.write(&batch)?;
-        if written.len() >= TOGETHER && !send(pieces, &written, deadline).await? {
+        if written.len() >= TOGETHER && !send(pieces, &written, turn).await? {
             return Ok(());
         }
     }
     writer.finish()?;
-    send(pieces, &written, deadline).await?;
+    if send(pieces, &written, turn).await? {
+        turn.note(Outcome::Answered);
+    }
     Ok(())
 }
 
@@ -105,14 +88,14 @@ async fn write(
 async fn send(
     pieces: &mpsc::Sender<Result<Piece, QueryError>>,
     written: &Written,
-    deadline: Deadline,
+    turn: &Turn,
 ) -> Result<bool, QueryError> {
     let piece = written.take();
     if piece.is_empty() {
         return Ok(true);
     }
-    let sent = tokio::time::timeout_at(deadline.at, pieces.send(Ok(piece.into()))).await;
-    Ok(sent.map_err(|_| QueryError::TooSlow(deadline.limit))?.is_ok())
+    let sent = tokio::time::timeout_at(turn.deadline(), pieces.send(Ok(piece.into()))).await;
+    Ok(sent.map_err(|_| turn.too_slow())?.is_ok())
 }
 
 /// What a writer has written and nobody has taken.

@@ -55,7 +55,7 @@ async fn tables_that_are_missing_are_empty() {
     let catalog = open(&folder).await;
 
     assert_eq!(value(&catalog, "SELECT count(*) FROM requests").await, 1);
-    for table in ["mismatches", "captures", "expert_load", "expert_load_increments", "experts"] {
+    for table in ["mismatches", "captures", "expert_load", "experts"] {
         assert_eq!(value(&catalog, &format!("SELECT count(*) FROM {table}")).await, 0, "{table}");
     }
     assert!(rows(&catalog, "SELECT \"check\", experts_a FROM mismatches").await.is_empty());
@@ -147,8 +147,8 @@ async fn tables_and_their_columns_can_be_listed() {
     let catalog = opened(small()).await;
 
     let tables = rows(&catalog, "SHOW TABLES").await;
-    let names: Vec<&str> =
-        tables.iter().filter(|t| t["table_schema"] == "public").map(|t| t["table_name"].as_str().unwrap()).collect();
+    let names: Vec<&str> = tables.iter().map(|t| t["table_name"].as_str().unwrap()).collect();
+    assert!(tables.iter().all(|table| table["table_schema"] == "public"), "{tables:?}");
     for table in ["requests", "mismatches", "captures", "expert_load", "experts", "routing_3x2_u8"] {
         assert!(names.contains(&table), "{table} in {names:?}");
     }
@@ -172,7 +172,7 @@ async fn increments_of_load_are_added_up() {
     let load = rows(&catalog, "SELECT expert, tokens FROM expert_load WHERE layer = 1 ORDER BY expert").await;
 
     assert_eq!(load, [json!({"expert": 3, "tokens": 7}), json!({"expert": 4, "tokens": 1})]);
-    assert_eq!(value(&catalog, "SELECT count(*) FROM expert_load_increments").await, 3);
+    assert!(refusal(&catalog, "SELECT count(*) FROM expert_load_increments").await.contains("not found"));
 }
 
 #[tokio::test]

@@ -1,13 +1,13 @@
 //! What `serve` is told: flags before the environment before `gatescope.toml` before defaults.
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, net::SocketAddr, path::PathBuf, str::FromStr, sync::Arc, time::Duration};
 
 use anyhow::Context;
 use gatescope_collector::{
     live::{Maintenance, Options},
     tables::KEPT_AFTER_REMOVAL,
 };
-use gatescope_query::http::Limits;
+use gatescope_query::{Limits, postgres};
 use gatescope_routing::{ModelShape, Policy, RowShape};
 
 use crate::{
@@ -41,6 +41,18 @@ pub(crate) struct Arguments {
     /// Where Arrow Flight listens [default: 127.0.0.1:7879]
     #[arg(long, value_name = "HOST:PORT", env = "GATESCOPE_FLIGHT", hide_env_values = true)]
     flight: Option<SocketAddr>,
+    /// Where the Postgres protocol listens, or `off` [default: 127.0.0.1:7880]
+    #[arg(long, value_name = "HOST:PORT", env = "GATESCOPE_POSTGRES", hide_env_values = true)]
+    postgres: Option<PostgresAt>,
+    /// A file with the password that every Postgres client has to say; without it there is none
+    #[arg(long, value_name = "FILE", env = "GATESCOPE_POSTGRES_PASSWORD_FILE", hide_env_values = true)]
+    postgres_password_file: Option<PathBuf>,
+    /// The Postgres port's certificate, as PEM; with it, connections without TLS are refused there
+    #[arg(long, value_name = "FILE", env = "GATESCOPE_TLS_CERT", hide_env_values = true)]
+    tls_cert: Option<PathBuf>,
+    /// The private key of that certificate, as PEM
+    #[arg(long, value_name = "FILE", env = "GATESCOPE_TLS_KEY", hide_env_values = true)]
+    tls_key: Option<PathBuf>,
     /// Whose row is accepted where prefill and decode both have one [default: prefill]
     #[arg(long, env = "GATESCOPE_POLICY", hide_env_values = true)]
     policy: Option<PolicyName>,
@@ -87,12 +99,42 @@ pub(crate) struct Arguments {
     pub(super) print_config: bool,
 }
 
+/// Where the Postgres protocol listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PostgresAt {
+    Off,
+    At(SocketAddr),
+}
+
+impl FromStr for PostgresAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(Self::Off),
+            _ => text.parse().map(Self::At).map_err(|_| "expected HOST:PORT or off".to_owned()),
+        }
+    }
+}
+
+impl fmt::Display for PostgresAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Off => f.write_str("off"),
+            Self::At(address) => address.fmt(f),
+        }
+    }
+}
+
 /// What holds.
 #[derive(Debug)]
 pub(super) struct Configuration {
     pub(super) data: PathBuf,
     pub(super) http: SocketAddr,
     pub(super) flight: SocketAddr,
+    postgres: PostgresAt,
+    postgres_password_file: Option<PathBuf>,
+    tls: Option<postgres::TlsFiles>,
     policy: PolicyName,
     model: Option<Arc<ModelShape>>,
     row_shape: Option<RowShape>,
@@ -134,6 +176,23 @@ impl Configuration {
         let (row_shape, model) = arguments.model.describe(settings)?;
         let http = address(arguments.http, "http", &settings.http, 7878)?;
         let flight = address(arguments.flight, "flight", &settings.flight, 7879)?;
+        let postgres = match (arguments.postgres, &settings.postgres) {
+            (Some(postgres), _) => postgres,
+            (None, Some(text)) => {
+                let parsed = text.parse().map_err(anyhow::Error::msg);
+                parsed.with_context(|| format!("gatescope.toml: postgres {text:?}"))?
+            }
+            (None, None) => PostgresAt::At(SocketAddr::from(([127, 0, 0, 1], 7880))),
+        };
+        let postgres_password_file =
+            arguments.postgres_password_file.or_else(|| settings.postgres_password_file.clone());
+        let certificate = arguments.tls_cert.or_else(|| settings.tls_cert.clone());
+        let key = arguments.tls_key.or_else(|| settings.tls_key.clone());
+        let tls = match (certificate, key) {
+            (Some(certificate), Some(key)) => Some(postgres::TlsFiles { certificate, key }),
+            (None, None) => None,
+            _ => anyhow::bail!("--tls-cert and --tls-key: expected both or neither"),
+        };
         let policy = PolicyName::of(arguments.policy, settings)?;
         let join_timeout = time(arguments.join_timeout, "join-timeout", &settings.join_timeout, 600)?;
         let commit_interval = time(arguments.commit_interval, "commit-interval", &settings.commit_interval, 10)?;
@@ -158,6 +217,10 @@ impl Configuration {
             data: Some(data.clone()),
             http: Some(http.to_string()),
             flight: Some(flight.to_string()),
+            postgres: Some(postgres.to_string()),
+            postgres_password_file: postgres_password_file.clone(),
+            tls_cert: tls.as_ref().map(|files| files.certificate.clone()),
+            tls_key: tls.as_ref().map(|files| files.key.clone()),
             policy: Some(Policy::from(policy).name().to_owned()),
             join_timeout: Some(duration::text(join_timeout)),
             commit_interval: Some(duration::text(commit_interval)),
@@ -175,6 +238,9 @@ impl Configuration {
             data,
             http,
             flight,
+            postgres,
+            postgres_password_file,
+            tls,
             policy,
             model: model.map(Arc::new),
             row_shape,
@@ -208,6 +274,26 @@ impl Configuration {
     /// How many queries there may be, and for how long.
     pub(super) fn query_limits(&self) -> Limits {
         Limits { time: self.query_time, queries: self.queries, ..Limits::default() }
+    }
+
+    /// Where the Postgres protocol listens, if it does.
+    pub(super) fn postgres(&self) -> Option<SocketAddr> {
+        match self.postgres {
+            PostgresAt::Off => None,
+            PostgresAt::At(address) => Some(address),
+        }
+    }
+
+    /// How.
+    pub(super) fn postgres_options(&self) -> anyhow::Result<postgres::Options> {
+        let password = self.postgres_password_file.as_ref().map(|file| {
+            let password = std::fs::read_to_string(file).with_context(|| file.display().to_string())?;
+            let password = password.trim_end_matches(['\r', '\n']).to_owned();
+            anyhow::ensure!(!password.is_empty(), "{}: it is empty: expected a password", file.display());
+            Ok(password)
+        });
+        let password = password.transpose()?;
+        Ok(postgres::Options { password, tls: self.tls.clone(), ..postgres::Options::default() })
     }
 
     /// What the collector is told.

@@ -19,6 +19,12 @@ use crate::{logging, settings::Settings, shutdown, telemetry::Telemetry};
 /// How long the end may take: joining and committing what was acknowledged, then the servers.
 const STOP_WITHIN: Duration = Duration::from_secs(30);
 
+/// Of each thread: walking a deep statement takes some. What is not used is not taken.
+const STACK: usize = 16 << 20;
+/// So many steps of queries are made before it is looked whether time is up, or anybody has sent or taken something back. A step may
+/// take a while.
+const EVENTS: u32 = 3;
+
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, settings: &Settings) -> anyhow::Result<ExitCode> {
     run_at(arguments, settings, Level::INFO)
@@ -32,7 +38,12 @@ pub(crate) fn run_at(arguments: Arguments, settings: &Settings, level: Level) ->
         print!("{}", configuration.toml()?);
         return Ok(ExitCode::SUCCESS);
     }
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting threads")?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .thread_stack_size(STACK)
+        .event_interval(EVENTS)
+        .enable_all()
+        .build()
+        .context("starting threads")?;
     let telemetry = {
         let _inside = runtime.enter();
         Telemetry::start(configuration.otlp.as_deref())?

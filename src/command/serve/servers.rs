@@ -9,7 +9,11 @@ use gatescope_collector::{
     ingest::{self, Ingest},
     live::Collector,
 };
-use gatescope_query::Catalogs;
+use gatescope_query::{
+    Catalogs, Gate,
+    flight::{FlightSql, OtherPuts},
+    postgres,
+};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 use tonic::transport::{Server, server::TcpIncoming};
 use tower_http::{catch_panic::CatchPanicLayer, trace::TraceLayer};
@@ -28,6 +32,7 @@ const END_WITHIN: Duration = Duration::from_secs(5);
 pub(super) struct Listeners {
     http: TcpListener,
     flight: TcpListener,
+    postgres: Option<(TcpListener, postgres::Server)>,
 }
 
 impl Listeners {
@@ -35,7 +40,16 @@ impl Listeners {
         let bind = async |what: &str, address| {
             TcpListener::bind(address).await.with_context(|| format!("{what}: cannot listen on {address}"))
         };
-        Ok(Self { http: bind("HTTP", configuration.http).await?, flight: bind("Flight", configuration.flight).await? })
+        let http = bind("HTTP", configuration.http).await?;
+        let flight = bind("Flight", configuration.flight).await?;
+        let postgres = match configuration.postgres() {
+            Some(address) => {
+                let server = postgres::Server::new(configuration.postgres_options()?).context("Postgres")?;
+                Some((bind("Postgres", address).await?, server))
+            }
+            None => None,
+        };
+        Ok(Self { http, flight, postgres })
     }
 }
 
@@ -54,17 +68,20 @@ impl Servers {
     ) -> anyhow::Result<Self> {
         let (stopping, stop) = watch::channel(false);
         let intake = collector.intake();
-        let Listeners { http, flight } = listeners;
+        let Listeners { http, flight, postgres } = listeners;
         let (http_at, flight_at) = (http.local_addr()?, flight.local_addr()?);
-        tracing::info!(http = %http_at, flight = %flight_at, "listening");
+        let postgres_at = postgres.as_ref().map(|(listener, _)| listener.local_addr()).transpose()?;
+        let postgres_at = postgres_at.map_or_else(|| "off".to_owned(), |address| address.to_string());
+        tracing::info!(http = %http_at, flight = %flight_at, postgres = %postgres_at, "listening");
 
         let live = Arc::new(Collected(collector.viewer()));
-        let catalogs = Arc::new(Catalogs::new(&configuration.data, configuration.query_options(), live));
+        let catalogs = Catalogs::new(&configuration.data, configuration.query_options(), live);
+        let gate = Arc::new(Gate::new(catalogs, configuration.query_limits()));
         let router = Router::new()
             .merge(page::router())
             .merge(http::router(intake.clone(), telemetry.registry()))
             .merge(ingest::router(intake.clone()))
-            .merge(gatescope_query::http::router(Arc::clone(&catalogs), configuration.query_limits()))
+            .merge(gatescope_query::http::router(Arc::clone(&gate)))
             .layer(CatchPanicLayer::new())
             .layer(TraceLayer::new_for_http());
         let serving = axum::serve(http, router).with_graceful_shutdown(told(stop.clone()));
@@ -74,7 +91,14 @@ impl Servers {
             }
         });
 
-        let service = FlightServiceServer::new(Ingest::new(intake.clone())).max_decoding_message_size(MESSAGE_BYTES);
+        let ingest = Ingest::new(intake.clone());
+        // Agents' streams and statements share the port.
+        let others: OtherPuts = Arc::new(move |stream| {
+            let ingest = ingest.clone();
+            Box::pin(async move { ingest.take(stream).await })
+        });
+        let sql = FlightSql::new(Arc::clone(&gate), others);
+        let service = FlightServiceServer::new(sql).max_decoding_message_size(MESSAGE_BYTES);
         let incoming = TcpIncoming::from(flight).with_nodelay(Some(true));
         let serving = Server::builder()
             .max_concurrent_streams(STREAMS)
@@ -83,13 +107,17 @@ impl Servers {
             .initial_stream_window_size(MESSAGE_BYTES as u32)
             .initial_connection_window_size(4 * MESSAGE_BYTES as u32)
             .add_service(service)
-            .serve_with_incoming_shutdown(incoming, told(stop));
+            .serve_with_incoming_shutdown(incoming, told(stop.clone()));
         let flight = tokio::spawn(async move {
             if let Err(error) = serving.await {
                 tracing::error!(%error, "Flight has ended");
             }
         });
-        Ok(Self { stopping, tasks: vec![http, flight] })
+        let mut tasks = vec![http, flight];
+        if let Some((listener, server)) = postgres {
+            tasks.push(tokio::spawn(server.serve(gate, listener, told(stop))));
+        }
+        Ok(Self { stopping, tasks })
     }
 
     /// Takes no new connections.

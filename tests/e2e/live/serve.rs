@@ -79,6 +79,7 @@ impl Serve {
             .arg("--data")
             .arg(&self.data)
             .args(["--http", &self.http.to_string(), "--flight", &self.flight.to_string()])
+            .args(["--postgres", "127.0.0.1:0"])
             .args(&self.arguments)
             .envs(self.environment.iter().cloned())
             .stdout(Stdio::null())
