@@ -25,8 +25,6 @@ MODELS = {
     "tiny-moe": {"num_experts": 32, "num_experts_per_tok": 4},
     "tiny-wide": {"num_experts": 300, "num_experts_per_tok": 6, "moe_intermediate_size": 32},
     "tiny-dense-first": {"num_experts": 32, "num_experts_per_tok": 4, "mlp_only_layers": [0]},
-    # tiny-moe, but for its last matrix: as a draft model it guesses right now and then.
-    "tiny-draft": {"num_experts": 32, "num_experts_per_tok": 4},
 }
 
 
@@ -40,8 +38,6 @@ def write(name: str, folder: Path) -> None:
                 parameter.normal_(0, 1.0)
             elif parameter.ndim >= 2:
                 parameter.normal_(0, 0.05)
-        if name == "tiny-draft":
-            model.lm_head.weight.add_(torch.randn_like(model.lm_head.weight), alpha=0.02)
     model.save_pretrained(folder / name)
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import threading
 import time
 import urllib.error
-import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from pair import traffic
-from pair.servers import Collector, Deployment, Engine, Flags, environment
+from pair.servers import Collector, Deployment, Engine, Flags
 from pair.traffic import Mix
 from pair.verdict import Verdict, judge, stream_fault
 
@@ -22,8 +20,6 @@ WIDE = Flags(model="tiny-wide")
 DENSE_FIRST = Flags(model="tiny-dense-first")
 FEW_BLOCKS = Flags(decode=("--num-gpu-blocks-override", "11", "--max-model-len", "320"))
 SYNCHRONOUS = Flags(every=("--no-async-scheduling",))
-GUESSES = {"method": "draft_model", "model": f"{environment('TESTBED')}/models/tiny-draft", "num_speculative_tokens": 2}
-GUESSING = Flags(every=("--speculative-config", json.dumps(GUESSES)))
 
 
 @dataclass(frozen=True)
@@ -68,16 +64,6 @@ def _preemption(deployment: Deployment, name: str) -> Outcome:
     verdict = judge(deployment.collector, traffic.ask_all(deployment, mix.jobs(name), mix.concurrency))
     preempted = decode.metric("vllm:num_preemptions_total") - before
     return _outcome(verdict, f"{preempted:.0f} preemptions on decode", preempted > 0)
-
-
-def _speculation(deployment: Deployment, name: str) -> Outcome:
-    decode = deployment.engines["decode"]
-    drafts, accepted = "vllm:spec_decode_num_draft_tokens_total", "vllm:spec_decode_num_accepted_tokens_total"
-    before = (decode.metric(drafts), decode.metric(accepted))
-    mix = Mix(requests=6, concurrency=3, prompt=(20, 90), completion=(20, 30))
-    verdict = judge(deployment.collector, traffic.ask_all(deployment, mix.jobs(name), mix.concurrency))
-    drafted, kept = decode.metric(drafts) - before[0], decode.metric(accepted) - before[1]
-    return _outcome(verdict, f"{drafted:.0f} tokens drafted, {kept:.0f} accepted on decode", drafted > kept > 0)
 
 
 def _choices(deployment: Deployment, name: str) -> Outcome:
@@ -275,7 +261,6 @@ CASES = {
     "chunked": Case(CHUNKED, "prompts in chunks of 64", _plain(Mix(requests=6, concurrency=3, prompt=(90, 250)))),
     "wide": Case(WIDE, "300 experts: two bytes an id", _plain(Mix(requests=6, concurrency=3))),
     "dense-first": Case(DENSE_FIRST, "first layer has no gate", _plain(Mix(requests=6, concurrency=3))),
-    "speculation": Case(GUESSING, "tokens guessed and rejected", _speculation),
     "synchronous": Case(SYNCHRONOUS, "no overlap of steps", _plain(Mix(requests=6, concurrency=3))),
     "absent": Case(None, "plugin not set", _absent),
 }
