@@ -69,6 +69,7 @@ assert_eq!(routing.experts(3, 0), [6, 5], "position 3, layer 0, in the engine's 
 */
 #![forbid(unsafe_code)]
 
+pub mod balance;
 pub mod check;
 pub mod engine;
 pub mod finding;

@@ -1,0 +1,3 @@
+//! How evenly experts are loaded.
+
+pub mod load;
