@@ -5,7 +5,7 @@ use opentelemetry::trace::TracerProvider;
 use opentelemetry_otlp::WithExportConfig;
 use opentelemetry_sdk::{
     Resource,
-    metrics::SdkMeterProvider,
+    metrics::{Instrument, SdkMeterProvider, Stream},
     trace::{SdkTracer, SdkTracerProvider},
 };
 use prometheus::{Encoder, Registry, TextEncoder};
@@ -28,7 +28,8 @@ impl Telemetry {
             .scope_info_enabled(false)
             .build()
             .context("metrics")?;
-        let mut meters = SdkMeterProvider::builder().with_reader(exporter).with_resource(resource.clone());
+        let meters = SdkMeterProvider::builder().with_reader(exporter).with_resource(resource.clone());
+        let mut meters = meters.with_view(per_layer);
         let mut traces = None;
         if let Some(endpoint) = endpoint {
             let to = || format!("OTLP endpoint {endpoint}");
@@ -70,6 +71,14 @@ impl Telemetry {
             }
         }
     }
+}
+
+/// Series that an instrument per layer may have: 65 sources of some 128 layers. Others have the SDK's bound of 2,000.
+const LAYER_SERIES: usize = 1 << 13;
+
+fn per_layer(instrument: &Instrument) -> Option<Stream> {
+    let is_one = instrument.name().starts_with("gatescope_layer_");
+    is_one.then(|| Stream::builder().with_cardinality_limit(LAYER_SERIES).build().ok()).flatten()
 }
 
 fn version_attribute() -> opentelemetry::KeyValue {

@@ -116,6 +116,7 @@ impl Reader {
         match self.intake.take(&header, &self.stream.record(data), told, Some(seen.clone())).await {
             Ok(position) => {
                 self.intake.saw(&seen, position);
+                self.intake.metrics().heard(&seen.agent, header.at);
                 self.intake.metrics().received("events", bytes, count);
                 self.settle(Settled::Taken { id, position, came, nacks }).await
             }

@@ -162,12 +162,14 @@ impl Committer {
         fail_point::reach(Step::CommitBeforeWrite);
         encoders.finish()?;
         fail_point::reach(Step::CommitAfterWrite);
+        let load = batch.load();
         // A commit must not be ahead of the log: its agents would send again what is stored.
         self.log.reached_blocking(state.position).map_err(LiveError::NotDurable)?;
         self.states.write(state)?;
         fail_point::reach(Step::CommitAfterState);
         let committed = self.tables.commit_covering(batch, state.position)?;
         fail_point::reach(Step::CommitAfterTables);
+        self.metrics.stored(&closed.requests, load);
         Ok(committed.position)
     }
 

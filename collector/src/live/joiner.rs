@@ -122,7 +122,10 @@ impl Joiner {
     ) -> Self {
         let Beginning { number, state, known, folder } = beginning;
         let mut models_seen = ModelsSeen::default();
-        state.models.iter().filter_map(ModelSaid::seen).for_each(|seen| models_seen.take(seen));
+        for seen in state.models.iter().filter_map(ModelSaid::seen) {
+            metrics.model(&seen);
+            models_seen.take(seen);
+        }
         Self {
             join: Join::new(options.rules()),
             families: Families::default(),
@@ -237,7 +240,10 @@ impl Joiner {
         let now = Instant::now();
         for told in told {
             match told {
-                Told::Model(seen) => self.models_seen.take(seen),
+                Told::Model(seen) => {
+                    self.metrics.model(&seen);
+                    self.models_seen.take(seen);
+                }
                 Told::Request(told) if covered && !self.open_then.contains(&name_of(&told.key)) => {}
                 Told::Request(told) => self.tell(told, position, at, now),
             }
@@ -381,7 +387,7 @@ impl Joiner {
                 ToCommit::Unsure(Box::new(Unsure { about, request }))
             } else {
                 let closed_at = chrono::Utc::now().timestamp_micros();
-                self.metrics.closed(&joined);
+                self.metrics.closed(&key, about.model.as_ref(), &joined);
                 let closed = Arc::new(about.closed(joined, closed_at, false));
                 self.pending.push(Arc::clone(&closed));
                 ToCommit::Request(closed)

@@ -72,7 +72,7 @@ impl Settler<'_> {
                     let parent = request.parent().map(|parent| self.parent_rows(&about, parent)).transpose()?;
                     let context = Context { live_layers: Some(&about.live), parent: parent.as_deref() };
                     let joined = request.close(&about.rules(), &context);
-                    self.metrics.closed(&joined);
+                    self.metrics.closed(&about.key, about.model.as_ref(), &joined);
                     settled.push(about.closed(joined, closed_at, false));
                 }
             }

@@ -18,7 +18,7 @@ use super::{
     closed::{Closed, both},
     columns::int,
     error::{Result, TablesError},
-    expert_load::{ExpertLoad, Load, LoadKey},
+    expert_load::{ExpertLoad, Load, LoadKey, SourceLoad},
     mismatches::Mismatches,
     parquet_file::{DataFile, FileName},
     request::ClosedRequest,
@@ -84,6 +84,11 @@ impl Batch {
     pub fn writer(&self) -> BatchWriter {
         self.shared.unfinished.fetch_add(1, Ordering::AcqRel);
         BatchWriter { shared: self.shared.clone(), routing: HashMap::new(), load: Load::default(), broken: false }
+    }
+
+    /// What experts got by the requests of finished writers, as far as it is in memory.
+    pub(crate) fn load(&self) -> Vec<SourceLoad> {
+        self.shared.contents().load.by_source()
     }
 
     pub(super) fn under_way(&self) -> UnderWay {

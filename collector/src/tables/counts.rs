@@ -36,6 +36,11 @@ impl LayerCounts {
         })
     }
 
+    /// `[layers][experts]`
+    pub(super) fn layers(&self) -> &[Vec<i64>] {
+        &self.layers
+    }
+
     pub(super) fn merge(&mut self, other: &Self) {
         if self.layers.len() < other.layers.len() {
             self.layers.resize_with(other.layers.len(), Vec::new);

@@ -45,6 +45,18 @@ impl LoadKey {
     }
 }
 
+/// What one source's experts got in a batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SourceLoad {
+    pub(crate) run: Arc<str>,
+    /// Empty where nobody said.
+    pub(crate) model: Arc<str>,
+    pub(crate) instance: Arc<str>,
+    pub(crate) role: Role,
+    /// Tokens, `[layers][experts]`; empty for layers without a gate.
+    pub(crate) layers: Vec<Vec<i64>>,
+}
+
 /// Counts in memory go to the file when they are larger than this.
 const MOST_BYTES: usize = 32 << 20;
 
@@ -63,6 +75,18 @@ impl Load {
     /// Whether it should go to the file.
     pub(super) fn is_large(&self) -> bool {
         self.counts.values().map(LayerCounts::bytes).sum::<usize>() > MOST_BYTES
+    }
+
+    /// The counts, minutes and phases apart. What went to the file before is not among them.
+    pub(super) fn by_source(&self) -> Vec<SourceLoad> {
+        let load = |(key, counts): (&LoadKey, &LayerCounts)| SourceLoad {
+            run: Arc::clone(&key.run),
+            model: Arc::clone(&key.model),
+            instance: Arc::clone(&key.instance),
+            role: key.role,
+            layers: counts.layers().to_vec(),
+        };
+        self.counts.iter().map(load).collect()
     }
 
     pub(super) fn merge(&mut self, other: Self) {

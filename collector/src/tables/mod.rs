@@ -65,6 +65,7 @@ use std::{
 use arrow::datatypes::SchemaRef;
 use tokio::runtime::Runtime;
 
+pub(crate) use self::expert_load::SourceLoad;
 use self::{
     arrow_file::Columns,
     batch::UnderWay,

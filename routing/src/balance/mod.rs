@@ -3,6 +3,8 @@
 //!
 //! Engines call different numbers *balancedness*; here every number is named by its formula.
 
+pub mod load;
+
 /// The balance of one layer's counts. A count is a number of assignments: a token counts once for each of its `top_k` experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Balance {

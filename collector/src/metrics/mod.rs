@@ -1,12 +1,33 @@
 //! What the collector counts, through OpenTelemetry: whoever runs it decides where the numbers go.
 
-use std::time::Duration;
+mod agents;
+mod load;
+mod names;
 
-use gatescope_routing::join::{Joined, Status};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use gatescope_routing::{
+    Check,
+    join::{Joined, Status},
+    span::RequestKey,
+};
 use opentelemetry::{
     KeyValue,
     metrics::{Counter, Gauge, Histogram, Meter},
 };
+
+use self::{
+    agents::LastSeen,
+    load::{Figure, LoadWindow},
+    names::Names,
+};
+use crate::tables::{ClosedRequest, SourceLoad};
+
+/// Values that the labels `run`, `model` and `instance` may have each, beside `other`.
+const MOST_NAMES: usize = 64;
 
 /// The instruments of a collector.
 #[derive(Debug)]
@@ -38,6 +59,14 @@ pub struct Metrics {
     log_bytes: Gauge<u64>,
     log_deleted_bytes: Counter<u64>,
     streams: opentelemetry::metrics::UpDownCounter<i64>,
+    missing_positions: Counter<u64>,
+    lost_positions: Counter<u64>,
+    join_lag: Histogram<f64>,
+    runs: Names,
+    models: Names,
+    instances: Names,
+    agents: Arc<LastSeen>,
+    load: Arc<LoadWindow>,
 }
 
 /// Bounds of times between 0.5 ms and a minute.
@@ -46,6 +75,9 @@ const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1
 impl Metrics {
     /// Instruments of this meter.
     pub fn new(meter: &Meter) -> Self {
+        let (agents, load) = (Arc::default(), Arc::default());
+        observe_agents(meter, &agents);
+        observe_load(meter, &load);
         let counter = |name: &'static str, about: &'static str| meter.u64_counter(name).with_description(about).build();
         let bytes = |name: &'static str, about: &'static str| {
             meter.u64_counter(name).with_unit("By").with_description(about).build()
@@ -100,6 +132,17 @@ impl Metrics {
                 .i64_up_down_counter("gatescope_agent_streams")
                 .with_description("Streams of agents that are open")
                 .build(),
+            missing_positions: counter("gatescope_missing_positions", "Expected positions without a row"),
+            lost_positions: counter("gatescope_capture_lost_positions", "Positions that agents captured and dropped"),
+            join_lag: seconds(
+                "gatescope_join_lag",
+                "Time from the arrival of a request's last rows until it was in the tables",
+            ),
+            runs: Names::new(MOST_NAMES),
+            models: Names::new(MOST_NAMES),
+            instances: Names::new(MOST_NAMES),
+            agents,
+            load,
         }
     }
 
@@ -149,20 +192,66 @@ impl Metrics {
         self.lost_parked.add(1, &[]);
     }
 
-    pub(crate) fn closed(&self, joined: &Joined) {
+    pub(crate) fn closed(&self, key: &RequestKey, model: Option<&Arc<str>>, joined: &Joined) {
         let status = match joined.status {
             Status::Whole => "whole",
             Status::Incomplete => "incomplete",
             Status::Conflict => "conflict",
         };
-        self.requests.add(1, &[KeyValue::new("status", status)]);
-        self.positions.add(joined.rows().into(), &[]);
-        self.overlap_positions.add(joined.overlap_rows.into(), &[]);
-        self.mismatched_positions.add(joined.mismatched_rows.into(), &[]);
+        let model = model.cloned().unwrap_or_else(|| "".into());
+        let of = [
+            KeyValue::new("run", self.runs.label(&key.run)),
+            KeyValue::new("model", self.models.label(&model)),
+            KeyValue::new("status", status),
+        ];
+        let [run, model, _] = &of;
+        self.requests.add(1, &of);
+        let of = &of[..2];
+        self.positions.add(joined.rows().into(), of);
+        self.overlap_positions.add(joined.overlap_rows.into(), of);
+        self.mismatched_positions.add(joined.mismatched_rows.into(), of);
+        self.missing_positions.add(joined.gaps.iter().map(|gap| u64::from(gap.end - gap.start)).sum(), of);
         for finding in &joined.findings {
-            let check = KeyValue::new("check", finding.check.code());
-            self.findings.add(1, &[check, KeyValue::new("severity", finding.severity.name())]);
+            // Where two sides differ, the one whose row was not accepted is named.
+            let side = finding.b.as_ref().or(finding.a.as_ref());
+            let (role, instance) = match side {
+                Some(side) => (side.role.name(), self.instances.label(&side.instance)),
+                None => ("", "".into()),
+            };
+            let of = [
+                run.clone(),
+                model.clone(),
+                KeyValue::new("role", role),
+                KeyValue::new("instance", instance),
+                KeyValue::new("check", finding.check.code()),
+                KeyValue::new("severity", finding.severity.name()),
+            ];
+            self.findings.add(1, &of);
+            if finding.check == Check::CaptureLost {
+                self.lost_positions.add(finding.positions.into(), &of[..4]);
+            }
         }
+    }
+
+    /// An instance said how many experts its model has.
+    pub(crate) fn model(&self, seen: &gatescope_wire::ModelSeen) {
+        self.load.experts(&seen.run, &seen.instance, seen.shape.num_experts());
+    }
+
+    /// An agent's message was taken.
+    pub(crate) fn heard(&self, agent: &Arc<str>, at: i64) {
+        self.agents.saw(agent, at);
+    }
+
+    /// What a commit has stored.
+    pub(crate) fn stored(&self, requests: &[Arc<ClosedRequest>], load: Vec<SourceLoad>) {
+        let now = chrono::Utc::now().timestamp_micros();
+        for request in requests {
+            let Some(last) = request.arrivals.iter().map(|arrival| arrival.at).max() else { continue };
+            let run = [KeyValue::new("run", self.runs.label(&request.key.run))];
+            self.join_lag.record((now - last).max(0) as f64 / 1e6, &run);
+        }
+        self.load.add(load, Instant::now());
     }
 
     pub(crate) fn duplicate_requests(&self, requests: u64) {
@@ -201,4 +290,69 @@ impl Default for Metrics {
     fn default() -> Self {
         Self::new(&opentelemetry::global::meter("gatescope"))
     }
+}
+
+fn observe_agents(meter: &Meter, agents: &Arc<LastSeen>) {
+    let agents = Arc::clone(agents);
+    meter
+        .f64_observable_gauge("gatescope_agent_last_seen_timestamp")
+        .with_unit("s")
+        .with_description("When the last message of an agent was taken, in seconds since 1970; for an hour after it")
+        .with_callback(move |observer| {
+            for (agent, at) in agents.all(chrono::Utc::now().timestamp_micros()) {
+                observer.observe(at as f64 / 1e6, &[KeyValue::new("agent", agent)]);
+            }
+        })
+        .build();
+}
+
+fn observe_load(meter: &Meter, load: &Arc<LoadWindow>) {
+    let gauges: [(&'static str, &'static str, &'static str, fn(&Figure) -> f64); 4] = [
+        (
+            "gatescope_layer_imbalance",
+            "1",
+            "Tokens of a layer's busiest expert over the mean of its experts, of the last 5 minutes",
+            |figure| figure.load.imbalance,
+        ),
+        (
+            "gatescope_layer_entropy",
+            "1",
+            "Entropy of a layer's load over that of an even load, of the last 5 minutes",
+            |figure| figure.load.entropy,
+        ),
+        (
+            "gatescope_layer_dead_experts",
+            "{expert}",
+            "Experts of a layer without a token in the last 5 minutes",
+            |figure| figure.load.dead as f64,
+        ),
+        (
+            "gatescope_layer_top_expert_share",
+            "1",
+            "Share of a layer's tokens that its busiest expert got, of the last 5 minutes",
+            |figure| figure.load.top_share,
+        ),
+    ];
+    for (name, unit, about, value) in gauges {
+        let load = Arc::clone(load);
+        let gauge = meter.f64_observable_gauge(name).with_unit(unit).with_description(about);
+        gauge
+            .with_callback(move |observer| {
+                for figure in load.figures(Instant::now()) {
+                    observer.observe(value(&figure), &labels(&figure));
+                }
+            })
+            .build();
+    }
+}
+
+fn labels(figure: &Figure) -> [KeyValue; 5] {
+    let source = &figure.source;
+    [
+        KeyValue::new("run", Arc::clone(&source.run)),
+        KeyValue::new("model", Arc::clone(&source.model)),
+        KeyValue::new("role", source.role.name()),
+        KeyValue::new("instance", Arc::clone(&source.instance)),
+        KeyValue::new("layer", figure.layer as i64),
+    ]
 }
