@@ -70,7 +70,7 @@ def matrix(title, about, query, width=24):
     cells = panel("table", title, about, sql(query), "short", (), width, {"showHeader": True, "cellHeight": "sm"},
                   [{"id": "groupingToMatrix", "options": {"rowField": "layer", "columnField": "expert", "valueField": "tokens"}}],
                   {"cellOptions": {"type": "color-background"}, "minWidth": 50})
-    cells["fieldConfig"]["defaults"]["color"] = {"mode": "continuous-BlYlRd"}
+    cells["fieldConfig"]["defaults"]["color"] = {"mode": "continuous-YlRd"}
     return cells
 
 
@@ -91,7 +91,7 @@ VARIABLES = [
     variable("layer", "Layer", f"label_values({LAYERS}{{{OF}}}, layer)"),
 ]
 REQUEST = {"name": "request", "label": "Request", "type": "query", "datasource": SQL, "refresh": 2, "multi": False, "includeAll": False,
-           "query": "SELECT request_id FROM requests ORDER BY findings DESC, closed_at DESC LIMIT 100", "current": {}}
+           "query": "SELECT request_id FROM requests ORDER BY findings DESC, closed_at DESC LIMIT 100", "current": {"text": "", "value": ""}}
 PER_RANK = {"name": "experts_per_rank", "label": "Experts per rank", "type": "textbox", "query": "8", "current": {"text": "8", "value": "8"}}
 
 FLEET = [

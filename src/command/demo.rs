@@ -133,11 +133,9 @@ fn options() -> anyhow::Result<Options> {
     })
 }
 
-/// The address, with a port that is free now where any would do.
+/// The address, with a port that is free now where any would do. One that is taken is refused before the fleet starts: another
+/// collector may answer there, and would be sent simulated rows.
 fn free(address: SocketAddr) -> anyhow::Result<SocketAddr> {
-    if address.port() != 0 {
-        return Ok(address);
-    }
     let bound = TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
     Ok(bound.local_addr()?)
 }

@@ -57,9 +57,14 @@ def types():
         folder = pathlib.Path(folder)
         shutil.copy(ROOT / "tests/dashboards/package.json", folder)
         run("npm", "install", "--silent", "--no-audit", "--no-fund", cwd=folder)
-        source = ["import type { Dashboard } from '@grafana/schema';"]
+        source = [
+            "import type { Dashboard } from '@grafana/schema';",
+            # In JSON a string enumeration is one of its strings.
+            "type Json<T> = T extends string ? `${T}` : T extends (infer U)[] ? Json<U>[]"
+            " : T extends object ? { [K in keyof T]: Json<T[K]> } : T;",
+        ]
         for at, path in enumerate(sorted((GRAFANA / "dashboards").glob("*.json"))):
-            source.append(f"// {path.name}\nexport const d{at}: Dashboard = {path.read_text()};")
+            source.append(f"// {path.name}\nexport const d{at}: Json<Dashboard> = {path.read_text()};")
         (folder / "check.ts").write_text("\n".join(source))
         run("npx", "tsc", "--noEmit", "--strict", "--skipLibCheck", "--module", "esnext", "--moduleResolution", "bundler", "check.ts", cwd=folder)
 

@@ -306,8 +306,11 @@ fn observe_agents(meter: &Meter, agents: &Arc<LastSeen>) {
         .build();
 }
 
+/// Name, unit, description and value of a gauge of each layer.
+type LayerGauge = (&'static str, &'static str, &'static str, fn(&Figure) -> f64);
+
 fn observe_load(meter: &Meter, load: &Arc<LoadWindow>) {
-    let gauges: [(&'static str, &'static str, &'static str, fn(&Figure) -> f64); 4] = [
+    let gauges: [LayerGauge; 4] = [
         (
             "gatescope_layer_imbalance",
             "1",

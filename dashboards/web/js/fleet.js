@@ -32,14 +32,16 @@ export function open(frame) {
   async function refresh(signal) {
     const run = frame.run;
     const of = run ? `run = ${quoted(run)}` : "1 = 1";
-    const [totals, pace, findings, who, cells] = await Promise.all([
+    const [totals, pace, findings, named, who, cells] = await Promise.all([
       sql(`SELECT count(*) AS requests, count(*) FILTER (WHERE status = 'whole') AS whole, count(*) FILTER (WHERE status = 'incomplete') AS incomplete,
         count(*) FILTER (WHERE status = 'conflict') AS conflict, count(*) FILTER (WHERE status = 'open') AS open, sum(rows) AS rows,
         sum(overlap_rows) AS overlap, sum(mismatched_rows) AS mismatched FROM requests WHERE ${of}`, { signal }),
       sql(`SELECT date_bin(INTERVAL '10 seconds', closed_at) AS at, sum(rows) AS rows, count(*) AS requests FROM requests
         WHERE ${of} AND closed_at > now() - INTERVAL '10 minutes' GROUP BY 1 ORDER BY 1`, { signal }),
-      sql(`SELECT check, max(severity) AS severity, count(*) AS findings, count(DISTINCT request_id) AS requests FROM mismatches
+      sql(`SELECT check, min(severity) AS severity, count(*) AS findings, count(DISTINCT request_id) AS requests FROM mismatches
         WHERE ${of} AND at > now() - INTERVAL '10 minutes' GROUP BY check ORDER BY findings DESC`, { signal }),
+      sql(`SELECT check, instance, count(*) AS findings FROM (SELECT check, unnest(make_array(instance_a, instance_b)) AS instance FROM mismatches
+        WHERE ${of} AND at > now() - INTERVAL '10 minutes') WHERE instance IS NOT NULL GROUP BY check, instance ORDER BY findings DESC`, { signal }),
       sql(`SELECT instance, role, count(DISTINCT request_id) AS requests, sum(rows) AS rows, max(received_at) AS seen,
         max(generation) AS generation FROM captures WHERE ${of} AND received_at > now() - INTERVAL '15 minutes' GROUP BY 1, 2 ORDER BY 2 DESC, 1`, { signal }),
       load({ run, minutes: 10 }, signal),
@@ -49,6 +51,7 @@ export function open(frame) {
     parts.hidden = all.requests === 0;
     parts.style.display = all.requests > 0 ? "contents" : "none";
     if (!all.requests) return;
+    for (const finding of findings) finding.instance = most(finding, named);
     const rows = grid(cells);
     showCards(all, pace, findings);
     map.show(rows);
@@ -78,6 +81,12 @@ export function open(frame) {
   }
 
   return { title: "Fleet", element, refresh, repaint: () => map.paint() };
+}
+
+/** The instance that most findings of a check name, where one stands out. */
+function most(finding, named) {
+  const [first, second] = named.filter((one) => one.check === finding.check);
+  return first && first.findings * 2 > finding.findings && first.findings > (second?.findings ?? 0) ? first.instance : null;
 }
 
 function card(title, value, text, kind = "", more = null) {

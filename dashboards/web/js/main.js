@@ -26,7 +26,16 @@ const frame = { main, get run() { return runs.value || null; }, get live() { ret
 function route() {
   const [path, parameters] = location.hash.replace(/^#\/?/, "").split("?");
   const [name, ...rest] = path.split("/");
-  return { name, rest: rest.map(decodeURIComponent), parameters: new URLSearchParams(parameters) };
+  return { name, rest: rest.map(decoded), parameters: new URLSearchParams(parameters) };
+}
+
+/** A part of an address; as it is where it was cut inside an escape. */
+function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
 }
 
 async function show() {
@@ -51,19 +60,21 @@ async function show() {
 /** Asks what the view shows; one question at a time, and none while nobody looks. */
 async function refresh() {
   clearTimeout(timer);
+  // An older answer that comes after a newer one would show what nobody has chosen any more.
+  asking?.abort();
   const asked = view;
-  asking = new AbortController();
+  const mine = (asking = new AbortController());
   try {
-    await refreshRuns(asking.signal);
-    await asked.refresh?.(asking.signal);
+    await refreshRuns(mine.signal);
+    await asked.refresh?.(mine.signal);
     if (asked === view) main.setAttribute("aria-busy", "false");
     trouble.hidden = true;
   } catch (error) {
-    if (error.name === "AbortError" || asked !== view) return;
+    if (error.name === "AbortError" || mine !== asking) return;
     trouble.hidden = false;
     trouble.textContent = error instanceof TypeError ? "The server does not answer; trying again." : error.message;
   }
-  if (asked === view && asked.refresh && frame.live) timer = setTimeout(again, EVERY);
+  if (mine === asking && asked.refresh && frame.live) timer = setTimeout(again, EVERY);
 }
 
 function again() {

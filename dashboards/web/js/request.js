@@ -43,7 +43,6 @@ export function open(frame, { rest, parameters }) {
     ]);
     const now = JSON.stringify([found, spans.length, faults.length]);
     if (now === shown) return;
-    shown = now;
     put(status, h(`span.tag.${found.status}`, {}, found.status));
     const overlap = found.overlap_rows ? `${count(found.mismatched_rows)} of ${count(found.overlap_rows)} differ` : "none";
     const list = [["run", found.run], ["model", found.model ?? "–"], ["prompt + completion", `${count(found.prompt_tokens)} + ${count(found.completion_tokens)} tokens`],
@@ -54,6 +53,8 @@ export function open(frame, { rest, parameters }) {
     put(bar, lanes(found, spans));
     put(findings, faults.length ? findingTable(faults) : h("p.calm", {}, h("span", { "aria-hidden": "true" }, "✓"), found.status === "open" ? "Open: checks run when it closes." : "None."));
     await showRows(signal);
+    // Only now: what was interrupted half-way is shown again.
+    shown = now;
   }
 
   async function showRows(signal) {
@@ -61,7 +62,11 @@ export function open(frame, { rest, parameters }) {
     if (layer === null) {
       const known = await sql(`SELECT DISTINCT layer ${of} ORDER BY layer`, { signal });
       put(layers, known.map((one) => h("option", { value: one.layer }, one.layer)));
-      layer = known[0]?.layer ?? 0;
+      if (!known.length) {
+        put(rows, h("p.empty", {}, "No rows yet."));
+        return;
+      }
+      layer = known[0].layer;
     }
     const list = await sql(`SELECT position, phase, role, experts ${of} WHERE layer = ${Number(layer)} AND position >= ${from} ORDER BY position LIMIT ${ROWS}`, { signal });
     put(rows, list.length ? table([["position", "n"], "phase", "from", "experts, in slot order"], list, (one) => h("tr", {},

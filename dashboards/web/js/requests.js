@@ -40,8 +40,9 @@ export function open(frame, { parameters }) {
     if (chosen.status) conditions.push(`status = ${quoted(chosen.status)}`);
     if (chosen.instance) conditions.push(`(prefill_instance = ${quoted(chosen.instance)} OR decode_instance = ${quoted(chosen.instance)})`);
     if (chosen.check) {
-      const which = chosen.check === "any" ? "" : ` WHERE check = ${quoted(chosen.check)}`;
-      conditions.push(`request_id IN (SELECT request_id FROM mismatches${which})`);
+      const which = chosen.check === "any" ? "" : ` AND m.check = ${quoted(chosen.check)}`;
+      // The same id may be in another run, or have another choice, that is clean.
+      conditions.push(`EXISTS (SELECT 1 FROM mismatches AS m WHERE m.run = requests.run AND m.request_id = requests.request_id AND m.choice = requests.choice${which})`);
     }
     const rows = await sql(`SELECT request_id, choice, run, status, prompt_tokens, completion_tokens, rows, expected_rows, prefill_instance, decode_instance,
       attempts, findings, coalesce(finished_at, started_at, closed_at) AS at FROM requests WHERE ${conditions.join(" AND ")}

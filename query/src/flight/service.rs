@@ -210,7 +210,7 @@ impl FlightSqlService for FlightSql {
         let about = metadata::ABOUT.as_ref().ok_or_else(|| Status::internal("nothing is known of this server"))?;
         let builder = query.into_builder(about);
         let schema = builder.schema();
-        data(builder.build().map_err(FlightError::from), schema)
+        data(builder.build(), schema)
     }
 
     async fn do_put_fallback(

@@ -105,7 +105,7 @@ async fn only_reading_is_possible() {
         ("DROP TABLE requests", "DROP TABLE: queries"),
         ("COPY (SELECT 1) TO '/tmp/x.csv'", "COPY"),
         ("INSERT INTO requests SELECT * FROM requests", ""),
-        ("SET datafusion.execution.batch_size = 1", "SET VARIABLE"),
+        ("SET datafusion.execution.batch_size = 1", "SET"),
         ("EXPLAIN ANALYZE INSERT INTO requests SELECT * FROM requests", ""),
     ] {
         let refused = refusal(&catalog, sql).await;
