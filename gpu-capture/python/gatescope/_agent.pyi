@@ -33,8 +33,9 @@ class Agent:
         spool_bytes: int = ...,
         ring_bytes: int = ...,
         block_size: int = 16,
+        metrics: str | None = None,
     ) -> None:
-        """Starts. `ValueError` or `OSError` where these cannot work; a collector that is away is no such case."""
+        """Starts. `metrics` is a local `HOST:PORT` for `/metrics`. `ValueError` or `OSError` where these cannot work; a collector that is away is no such case."""
 
     def model_shape(
         self, layers: int, top_k: int, num_experts: int, moe_layers: Sequence[int] | None = None
@@ -76,7 +77,7 @@ class Agent:
         """KV blocks from the prefix cache, whose rows no forward computes; `rows` are those that the engine has kept."""
 
     def preempt(self, request_id: str) -> None: ...
-    def finish(self, request_id: str, *, completion_tokens: int | None = None) -> None: ...
+    def finish(self, request_id: str, *, completion_tokens: int | None = None, reason: str | None = None) -> None: ...
     def generation(self, generation: int) -> None:
         """The engine has reset its prefix cache."""
 

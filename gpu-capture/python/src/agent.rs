@@ -35,8 +35,8 @@ impl Agent {
         let process = std::process::id();
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if running.process != process {
-            // The parent's spool is the parent's.
-            let options = AgentOptions { spool: None, ..self.options.clone() };
+            // The parent's spool and port are the parent's.
+            let options = AgentOptions { spool: None, metrics: None, ..self.options.clone() };
             let capture = Arc::new(Capture::start(&options).ok()?);
             // What the parent's threads held is held for ever here: its end must not be waited for.
             std::mem::forget(std::mem::replace(&mut running.capture, capture));
@@ -67,7 +67,7 @@ impl Agent {
     #[new]
     #[pyo3(signature = (
         collector, *, instance, role = "colocated", run = "default", model = None, agent = None, token = None, spool = None,
-        spool_bytes = 4 << 30, ring_bytes = 256 << 20, block_size = 16
+        spool_bytes = 4 << 30, ring_bytes = 256 << 20, block_size = 16, metrics = None
     ))]
     #[allow(clippy::too_many_arguments)]
     fn new(
@@ -82,7 +82,9 @@ impl Agent {
         spool_bytes: u64,
         ring_bytes: usize,
         block_size: u32,
+        metrics: Option<String>,
     ) -> PyResult<Self> {
+        crate::log::install();
         if block_size == 0 {
             return Err(PyValueError::new_err("block_size 0: expected the positions of a KV block"));
         }
@@ -94,10 +96,13 @@ impl Agent {
             block_size,
             ring_bytes,
             spool: spool.map(|folder| SpoolOptions { folder, bytes: spool_bytes }),
+            metrics,
             ..AgentOptions::new(export, instance)
         };
         let capture = Capture::start(&options).map_err(|error| match error {
-            gatescope_capture::StartError::Spool { .. } => PyOSError::new_err(error.to_string()),
+            gatescope_capture::StartError::Spool { .. } | gatescope_capture::StartError::Metrics { .. } => {
+                PyOSError::new_err(error.to_string())
+            }
             error => PyValueError::new_err(error.to_string()),
         })?;
         let running = Running { capture: Arc::new(capture), process: std::process::id() };
@@ -228,8 +233,10 @@ impl Agent {
         });
     }
 
-    #[pyo3(signature = (request_id, *, completion_tokens = None))]
-    fn finish(&self, request_id: &str, completion_tokens: Option<u32>) {
+    #[pyo3(signature = (request_id, *, completion_tokens = None, reason = None))]
+    fn finish(&self, request_id: &str, completion_tokens: Option<u32>, reason: Option<&str>) {
+        // The collector has no use for it yet; engines say it.
+        let _ = reason;
         self.told(|capture| {
             capture.finished(request_id, completion_tokens);
             Ok(())
@@ -286,6 +293,7 @@ impl Agent {
         ];
         numbers.into_iter().try_for_each(|(name, value)| stats.set_item(name, value))?;
         stats.set_item("connected", export.connected)?;
+        stats.set_item("metrics_address", capture.metrics_address().map(|address| address.to_string()))?;
         stats.set_item("step_seconds", agent.step_nanos as f64 / 1e9)?;
         stats.set_item("step_micros_bounds", STEP_MICROS.to_vec())?;
         stats.set_item("step_buckets", agent.step_buckets.to_vec())?;

@@ -4,6 +4,7 @@
 
 mod agent;
 mod arguments;
+mod log;
 
 use pyo3::prelude::*;
 

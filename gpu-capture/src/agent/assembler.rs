@@ -17,7 +17,7 @@ use gatescope_wire::{Block, Event, Link, ModelSeen, Request, Started, Told};
 
 use super::{
     AgentOptions, Shared,
-    outlet::Outlet,
+    outlet::{Outlet, Taken},
     request::{Begun, Piece, RequestState},
     sent_blocks::SentBlocks,
     step::Step,
@@ -90,8 +90,8 @@ impl Assembler {
         }
     }
 
-    /// Runs until it is told to stop, or nobody can tell it anything.
-    pub(super) fn run(mut self, items: &Receiver<Item>) {
+    /// Runs until it is told to stop, or nobody can tell it anything. Gives back the way out, with the spool.
+    pub(super) fn run(mut self, items: &Receiver<Item>) -> Outlet {
         loop {
             match items.recv_timeout(self.linger / 4) {
                 Ok(Item::Stop) | Err(RecvTimeoutError::Disconnected) => break,
@@ -104,7 +104,15 @@ impl Assembler {
         }
         self.flush_all();
         self.tell_dropped();
+        let nameless: Vec<Arc<str>> = self
+            .requests
+            .iter()
+            .filter(|(_, state)| state.begun.is_none())
+            .map(|(request, _)| request.clone())
+            .collect();
+        nameless.iter().for_each(|request| self.name_as_is(request));
         self.outlet.drain();
+        self.outlet
     }
 
     fn take(&mut self, item: Item) {
@@ -117,13 +125,15 @@ impl Assembler {
                 state.hashes.extend((first_block..).zip(hashes));
             }
             Item::Cached { request, first_block, hashes, rows } => {
-                self.cached(&request, first_block, hashes, rows, now)
+                let held = rows.as_ref().map_or(0, |rows| rows.bytes.len());
+                self.cached(&request, first_block, hashes, rows, now);
+                self.shared.ring.release(held);
             }
             Item::Preempt(request) => {
                 self.flush(&request, now);
                 self.tell(&request, Piece::Preempt, now);
                 let state = self.state(&request, now);
-                state.attempt += 1;
+                state.attempt = state.attempt.saturating_add(1);
                 state.hashes.clear();
             }
             Item::Finish { request, completion_tokens } => {
@@ -172,21 +182,29 @@ impl Assembler {
     fn begun(&mut self, request: &str, mut begun: Begun, now: Instant) {
         self.flush(request, now);
         let state = self.state(request, now);
+        // What came before belongs to the attempts before this one, as far as preemptions were told.
+        let ahead = begun.attempt.saturating_sub(state.attempt);
         begun.attempt = begun.attempt.max(state.attempt);
         if state.begun.as_ref() == Some(&begun) {
             return;
         }
+        if ahead > 0 {
+            // The engine gives this attempt blocks of its own.
+            state.hashes.clear();
+        }
         state.attempt = begun.attempt;
-        let first = state.begun.is_none();
-        let parked = if first { std::mem::take(&mut state.parked) } else { Default::default() };
+        let parked = std::mem::take(&mut state.parked);
         let bytes = std::mem::take(&mut state.parked_bytes);
         state.begun = Some(begun.clone());
         state.finished = false;
         self.parked -= bytes;
-        self.tell(request, Piece::Start(Box::new(begun)), now);
-        for piece in parked {
-            self.tell(request, piece, now);
+        let attempt = begun.attempt;
+        let finishes = parked.iter().any(|(_, piece)| matches!(piece, Piece::Finish { .. }));
+        self.send(request, attempt, Piece::Start(Box::new(begun)));
+        for (attempt, piece) in parked {
+            self.send(request, attempt + ahead, piece);
         }
+        self.state(request, now).finished = finishes;
     }
 
     fn cached(
@@ -200,7 +218,8 @@ impl Assembler {
         self.flush(request, now);
         let (block, generation) = (self.block, self.generation);
         for (index, hash) in hashes.into_iter().enumerate() {
-            let Some(start) = (first_block + index as u32).checked_mul(block) else { return };
+            let index_of = first_block.checked_add(index as u32);
+            let Some(start) = index_of.and_then(|block_index| block_index.checked_mul(block)) else { return };
             let given = rows.as_ref().filter(|_| !self.sent.contains(&hash)).and_then(|rows| {
                 let bytes = rows.shape.row_bytes(rows.width) * block as usize;
                 let range = index * bytes..(index + 1) * bytes;
@@ -251,19 +270,20 @@ impl Assembler {
         let bytes = piece.bytes();
         let room = self.parked + bytes <= self.most_parked;
         let state = self.state(request, now);
+        let attempt = state.attempt;
         if state.begun.is_some() {
-            self.send(request, piece);
+            self.send(request, attempt, piece);
             return;
         }
         if room {
-            state.parked.push_back(piece);
+            state.parked.push_back((attempt, piece));
             state.parked_bytes += bytes;
             self.parked += bytes;
             return;
         }
         // There is no room to wait: under the engine's own id it is at least known.
         self.name_as_is(request);
-        self.send(request, piece);
+        self.send(request, attempt, piece);
     }
 
     /// Gives up waiting for a start.
@@ -284,17 +304,18 @@ impl Assembler {
             prefill: None,
         });
         let parked = std::mem::take(&mut state.parked);
-        self.parked -= std::mem::take(&mut state.parked_bytes);
-        for piece in parked {
-            self.send(request, piece);
+        let bytes = std::mem::take(&mut state.parked_bytes);
+        self.parked -= bytes;
+        for (attempt, piece) in parked {
+            self.send(request, attempt, piece);
         }
     }
 
-    fn send(&mut self, request: &str, piece: Piece) {
+    fn send(&mut self, request: &str, attempt: u32, piece: Piece) {
         let Some(state) = self.requests.get(request) else { return };
         let Some(begun) = &state.begun else { return };
         let key = RequestKey { run: self.run.clone(), request_id: begun.outer_id.clone(), choice: begun.choice };
-        let source = Source { role: begun.role, instance: self.instance.clone(), attempt: state.attempt };
+        let source = Source { role: begun.role, instance: self.instance.clone(), attempt };
         let event = |told| Event::Request(Request { key: key.clone(), at: micros(), told });
         let hash = match &piece {
             Piece::Rows { hash, .. } => hash.clone(),
@@ -342,10 +363,12 @@ impl Assembler {
             }),
             Piece::Lost { start, rows } => Told::Lost(Lost { source, start, positions: rows }),
         };
-        let sent = self.outlet.send(event(told));
         // Only rows that are on their way can be referred to.
-        if let (true, Some(hash)) = (sent, hash) {
-            self.sent.insert(hash);
+        match (self.outlet.send(event(told)), hash) {
+            (Taken::Yes, Some(hash)) => self.sent.insert(hash),
+            // What was spooled just before is gone as well.
+            (Taken::SpoolFailed, _) => self.sent.clear(),
+            _ => {}
         }
     }
 
@@ -369,6 +392,23 @@ impl Assembler {
         }
     }
 
+    /// Forgets the requests of which nothing was heard for longest, where there are too many; what they have is sent.
+    fn forget(&mut self, most: usize, now: Instant) {
+        if self.requests.len() <= most {
+            return;
+        }
+        let mut by_age: Vec<(Instant, Arc<str>)> =
+            self.requests.iter().map(|(request, state)| (state.heard, request.clone())).collect();
+        by_age.sort_unstable();
+        by_age.truncate(self.requests.len() - most / 2);
+        for (_, request) in by_age {
+            self.flush(&request, now);
+            self.name_as_is(&request);
+            self.requests.remove(&request);
+        }
+        self.shared.refuse_once("more requests are open than the agent remembers: the oldest were forgotten");
+    }
+
     /// Sends rows that have waited long enough, and forgets requests that have ended.
     fn sweep(&mut self) {
         let now = Instant::now();
@@ -385,7 +425,11 @@ impl Assembler {
         for request in late {
             self.flush(&request, now);
         }
-        let strange = |state: &RequestState| state.begun.is_none() && now.duration_since(state.heard) >= PATIENCE;
+        let strange = |state: &RequestState| {
+            state.begun.is_none()
+                && (now.duration_since(state.known) >= PATIENCE
+                    || state.finished && now.duration_since(state.heard) >= linger)
+        };
         let strangers: Vec<Arc<str>> =
             self.requests.iter().filter(|(_, state)| strange(state)).map(|(request, _)| request.clone()).collect();
         for request in strangers {
@@ -398,10 +442,7 @@ impl Assembler {
                 && (state.finished && quiet >= AFTERWARDS || quiet >= 10 * PATIENCE)
         };
         self.requests.retain(|_, state| !gone(state));
-        if self.requests.len() > MOST_REQUESTS {
-            // Finished ones first, whose rows have come in all likelihood.
-            self.requests.retain(|_, state| !(state.finished && state.pending.is_none() && state.parked.is_empty()));
-        }
+        self.forget(MOST_REQUESTS, now);
         self.shared.parked(self.parked, self.requests.len());
     }
 }

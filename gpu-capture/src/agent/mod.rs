@@ -8,6 +8,7 @@ hash that it has sent before (`sent_blocks`), and hands events to the exporter t
 */
 
 mod assembler;
+mod metrics_port;
 mod outlet;
 mod request;
 mod sent_blocks;
@@ -16,7 +17,7 @@ mod spool;
 mod step;
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering::Relaxed},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -26,6 +27,7 @@ use bytes::Bytes;
 use crossbeam_channel::{Sender, TrySendError};
 use gatescope_routing::{IdWidth, ModelShape, Role, RowShape, span::BlockHash};
 use gatescope_wire::MAX_POSITIONS;
+use metrics_port::MetricsPort;
 use outlet::Outlet;
 pub use request::Begun;
 use shared::Shared;
@@ -63,6 +65,8 @@ pub struct AgentOptions {
     pub linger: Duration,
     /// Where events go while the collector is away; `None`: nowhere, they are told as lost when the queue is full.
     pub spool: Option<SpoolOptions>,
+    /// Where `/metrics` of this agent is served, as `HOST:PORT`; `None`: nowhere.
+    pub metrics: Option<String>,
 }
 
 impl AgentOptions {
@@ -77,9 +81,10 @@ impl AgentOptions {
             block_size: 16,
             ring_bytes: 256 << 20,
             parked_bytes: 64 << 20,
-            sent_blocks: 1 << 20,
+            sent_blocks: 1 << 18,
             linger: Duration::from_millis(500),
             spool: None,
+            metrics: None,
         }
     }
 }
@@ -119,14 +124,15 @@ pub struct Agent {
     items: Sender<Item>,
     shared: Arc<Shared>,
     exporter: Arc<Exporter>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    thread: Mutex<Option<JoinHandle<Outlet>>>,
+    metrics_port: Option<MetricsPort>,
 }
 
 impl Agent {
     /// Starts the agent's threads.
     ///
     /// # Errors
-    /// Where the options cannot work at all: the collector's address, the spool's folder. A collector that is away is no such
+    /// Where the options cannot work at all: the collector's address, the spool's folder, the metrics port. A collector that is away is no such
     /// case.
     pub fn start(options: &AgentOptions) -> Result<Self, StartError> {
         let spool = options
@@ -138,11 +144,19 @@ impl Agent {
             .transpose()?;
         let shared = Arc::new(Shared::new(options.ring_bytes));
         let exporter = Arc::new(Exporter::start(options.export.clone())?);
+        let metrics_port = options
+            .metrics
+            .as_ref()
+            .map(|address| {
+                MetricsPort::open(address, options, shared.clone(), exporter.clone())
+                    .map_err(|source| StartError::Metrics { address: address.clone(), source })
+            })
+            .transpose()?;
         let outlet = Outlet::new(exporter.clone(), spool, shared.clone());
         let assembler = Assembler::new(options, shared.clone(), outlet);
         let (items, taken) = crossbeam_channel::bounded(MOST_ITEMS);
         let thread = thread::Builder::new().name("gatescope-agent".into()).spawn(move || assembler.run(&taken))?;
-        Ok(Self { items, shared, exporter, thread: Mutex::new(Some(thread)) })
+        Ok(Self { items, shared, exporter, thread: Mutex::new(Some(thread)), metrics_port })
     }
 
     /// Takes one engine step: copies the accepted rows and returns.
@@ -184,8 +198,8 @@ impl Agent {
                 } else {
                     match self.items.try_send(Item::Step(step)) {
                         Ok(()) => {
-                            counters.positions.fetch_add(positions as u64, std::sync::atomic::Ordering::Relaxed);
-                            counters.bytes.fetch_add(bytes as u64, std::sync::atomic::Ordering::Relaxed);
+                            counters.positions.fetch_add(positions as u64, Relaxed);
+                            counters.bytes.fetch_add(bytes as u64, Relaxed);
                         }
                         Err(TrySendError::Full(item) | TrySendError::Disconnected(item)) => {
                             if let Item::Step(step) = item {
@@ -197,7 +211,7 @@ impl Agent {
                         }
                     }
                 }
-                counters.steps.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                counters.steps.fetch_add(1, Relaxed);
             }
             None => {
                 for (request, first, range) in parts.filter_map(accepted) {
@@ -210,7 +224,7 @@ impl Agent {
 
     fn drop_rows(&self, request: &str, first: u32, rows: u32) {
         if rows > 0 {
-            self.shared.counters.dropped_positions.fetch_add(u64::from(rows), std::sync::atomic::Ordering::Relaxed);
+            self.shared.counters.dropped_positions.fetch_add(u64::from(rows), Relaxed);
             self.shared.dropped.add(request, first, rows);
         }
     }
@@ -228,18 +242,24 @@ impl Agent {
     /// KV blocks that the engine found in its prefix cache: no forward computes their rows. `rows` are those that the engine
     /// has kept of them, `block_size` per hash: they are sent unless they were sent before.
     pub fn cached_blocks(&self, request: &str, first_block: u32, hashes: Vec<BlockHash>, rows: Option<StepRows<'_>>) {
-        let bytes = rows.map_or(0, |rows| rows.bytes.len());
-        // These are rows as well, and bounded with them.
-        if bytes > self.shared.ring.bytes() {
-            self.shared.refuse("rows of cached blocks above the ring's size");
-            return;
-        }
+        // These are rows as well, and bounded with them. Without room the blocks are referred to: whether the collector knows them
+        // shows there.
+        let rows = rows.filter(|rows| {
+            let room = self.shared.ring.hold(rows.bytes.len());
+            if !room {
+                self.shared.refuse_once("rows of cached blocks found no room in the ring");
+            }
+            room
+        });
+        let held = rows.map_or(0, |rows| rows.bytes.len());
         let rows = rows.map(|rows| CachedRows {
             bytes: Bytes::copy_from_slice(rows.bytes),
             shape: rows.shape,
             width: rows.width,
         });
-        self.tell(Item::Cached { request: request.to_owned(), first_block, hashes, rows });
+        if !self.tell(Item::Cached { request: request.to_owned(), first_block, hashes, rows }) {
+            self.shared.ring.release(held);
+        }
     }
 
     /// The engine took a request's KV cache away and will start it again.
@@ -262,11 +282,13 @@ impl Agent {
         self.tell(Item::Shape(Box::new(shape)));
     }
 
-    fn tell(&self, item: Item) {
-        if self.items.try_send(item).is_err() {
-            self.shared.counters.dropped_events.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    fn tell(&self, item: Item) -> bool {
+        let told = self.items.try_send(item).is_ok();
+        if !told {
+            self.shared.counters.dropped_events.fetch_add(1, Relaxed);
             self.shared.refuse_once("more is told of requests than the agent's thread can take");
         }
+        told
     }
 
     /// Sends all that was captured, whole blocks or not, and waits for the collector to have it. Says whether it has.
@@ -282,10 +304,12 @@ impl Agent {
         }
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
+            // Looked at first: what leaves the spool while the exporter is waited for is not waited for.
+            let spooled = self.shared.metrics().spool_bytes > 0;
             if self.exporter.flush(left).is_err() {
                 return false;
             }
-            if self.shared.metrics().spool_events == 0 {
+            if !spooled {
                 return true;
             }
             if left.is_zero() {
@@ -300,13 +324,18 @@ impl Agent {
         (self.shared.metrics(), self.exporter.metrics())
     }
 
+    /// Where `/metrics` is served, if anywhere.
+    pub fn metrics_address(&self) -> Option<std::net::SocketAddr> {
+        self.metrics_port.as_ref().map(MetricsPort::address)
+    }
+
     /// Counts a call that its caller found wrong, and says why, once.
     pub fn refuse(&self, why: &str) {
         self.shared.refuse(why);
     }
 
-    /// Sends what there is and waits for the collector, at most so long, then ends the threads. What is left in the spool
-    /// is sent by the next process.
+    /// Sends what there is and waits for the collector, at most so long, then ends the threads. What is not acknowledged by then goes
+    /// to the spool, where there is one: the next process sends it. Says whether nothing is left.
     pub fn stop(&self, within: Duration) -> bool {
         let deadline = Instant::now() + within;
         let flushed = self.flush(within);
@@ -319,7 +348,11 @@ impl Agent {
         {
             thread::sleep(Duration::from_millis(5));
         }
-        let stopped = self.exporter.stop(deadline.saturating_duration_since(Instant::now()));
+        let outlet = thread.filter(JoinHandle::is_finished).and_then(|thread| thread.join().ok());
+        let (stopped, left) = self.exporter.stop_with_rest(deadline.saturating_duration_since(Instant::now()));
+        if let Some(mut outlet) = outlet {
+            outlet.keep(&left);
+        }
         flushed && stopped.left_events == 0
     }
 }

@@ -45,6 +45,9 @@ pub(super) enum Piece {
 
 /// Bytes that a piece is taken to hold besides its rows.
 const PIECE_BYTES: usize = 192;
+/// Bytes of rows above which blocks without hashes do not go together: a message, and a record of the spool, has room for a few of
+/// these.
+const MOST_TOGETHER: usize = 256 << 10;
 
 impl Piece {
     pub(super) fn bytes(&self) -> usize {
@@ -68,6 +71,12 @@ impl Pending {
     pub(super) fn end(&self) -> u32 {
         self.start + self.rows
     }
+
+    /// Forgets the rows from this position on.
+    fn cut(&mut self, end: u32) {
+        self.rows = end - self.start;
+        self.bytes.truncate(self.rows as usize * self.shape.row_bytes(self.width));
+    }
 }
 
 /// One request inside the engine.
@@ -76,13 +85,15 @@ pub(super) struct RequestState {
     /// Who it is, once a start has said so.
     pub(super) begun: Option<Begun>,
     pub(super) attempt: u32,
-    /// What waits for a start.
-    pub(super) parked: VecDeque<Piece>,
+    /// What waits for a start, and the attempt in which it came.
+    pub(super) parked: VecDeque<(u32, Piece)>,
     pub(super) parked_bytes: usize,
     pub(super) pending: Option<Pending>,
     /// Hashes of its KV blocks, by index. Those of blocks that have been sent are gone.
     pub(super) hashes: BTreeMap<u32, BlockHash>,
     pub(super) finished: bool,
+    /// When it became known.
+    pub(super) known: Instant,
     /// When anything was last heard of it.
     pub(super) heard: Instant,
 }
@@ -97,12 +108,16 @@ impl RequestState {
             pending: None,
             hashes: BTreeMap::new(),
             finished: false,
+            known: now,
             heard: now,
         }
     }
 
     /// Adds rows and takes those that are to be sent now: whole blocks, a hashed one by itself, others together; and what was
     /// pending of other positions.
+    ///
+    /// A step that begins inside what is pending takes the place of its rows from there on: the engine has gone back and computed
+    /// other tokens. One that begins before it is sent as well: rows of positions that were sent before are compared there.
     pub(super) fn append(
         &mut self,
         first: u32,
@@ -115,6 +130,10 @@ impl RequestState {
         let mut out = Vec::new();
         let row = shape.row_bytes(width);
         let fits = |pending: &Pending| pending.end() == first && (pending.shape, pending.width) == (shape, width);
+        if let Some(pending) = self.pending.as_mut().filter(|pending| (pending.start..pending.end()).contains(&first)) {
+            pending.cut(first);
+        }
+        self.pending.take_if(|pending| pending.rows == 0);
         if !self.pending.as_ref().is_some_and(fits) {
             out.extend(self.flush(generation));
         }
@@ -133,14 +152,17 @@ impl RequestState {
         let mut sent = start;
         let slice = |from: u32, to: u32| &bytes[(from - start) as usize * row..(to - start) as usize * row];
         let whole = end / block * block;
+        let together = (MOST_TOGETHER / row / block as usize).max(1) as u32 * block;
         while sent < whole {
             let own = (sent % block == 0).then(|| self.hashes.remove(&(sent / block))).flatten();
             let until = match &own {
                 Some(_) => sent + block,
                 // Up to the next block that has a hash.
                 None => {
-                    let next = self.hashes.range(sent / block + 1..).next().map_or(whole, |(&index, _)| index * block);
-                    next.clamp(sent / block * block + block, whole)
+                    let here = sent / block;
+                    let next =
+                        self.hashes.range(here + 1..).next().map_or(whole, |(&index, _)| index.saturating_mul(block));
+                    next.min(here * block + together).clamp(here * block + block, whole)
                 }
             };
             let bytes = Bytes::copy_from_slice(slice(sent, until));
@@ -193,6 +215,33 @@ mod tests {
         assert_eq!(request.pending.as_ref().map(|pending| (pending.start, pending.rows)), Some((12, 1)));
         assert_eq!(sent(&request.append(13, &[13, 14, 15], shape(), 4, 0, now)), [(12, vec![12, 13, 14, 15], false)]);
         assert!(request.pending.is_none());
+    }
+
+    #[test]
+    fn a_step_that_goes_back_replaces_what_was_not_sent() {
+        let now = Instant::now();
+        let mut request = RequestState::new(now);
+        assert!(request.append(0, &[0, 1, 90], shape(), 4, 0, now).is_empty());
+
+        assert_eq!(sent(&request.append(2, &[2, 3, 4], shape(), 4, 0, now)), [(0, vec![0, 1, 2, 3], false)]);
+        assert!(request.append(4, &[40], shape(), 4, 0, now).is_empty());
+        assert!(request.append(4, &[41], shape(), 4, 0, now).is_empty());
+
+        assert_eq!(sent(&Vec::from_iter(request.flush(0))), [(4, vec![41], false)]);
+    }
+
+    #[test]
+    fn blocks_without_hashes_go_together_up_to_a_size() {
+        let now = Instant::now();
+        let mut request = RequestState::new(now);
+        let rows: Vec<u8> = (0..3 * MOST_TOGETHER + 5).map(|position| position as u8).collect();
+
+        let out = sent(&request.append(0, &rows, shape(), 4, 0, now));
+
+        assert!(out.iter().all(|(_, rows, _)| rows.len() <= MOST_TOGETHER) && out.len() <= 4);
+        let mut all: Vec<u8> = out.into_iter().flat_map(|(_, rows, _)| rows).collect();
+        all.extend(sent(&Vec::from_iter(request.flush(0))).remove(0).1);
+        assert!(all == rows);
     }
 
     #[test]

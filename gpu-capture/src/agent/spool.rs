@@ -30,6 +30,7 @@ pub struct SpoolOptions {
     pub bytes: u64,
 }
 
+#[derive(Debug)]
 pub(super) struct Spool {
     folder: PathBuf,
     most: u64,
@@ -51,11 +52,13 @@ pub(super) struct Spool {
     events: u64,
 }
 
+#[derive(Debug)]
 struct Segment {
     path: PathBuf,
     bytes: u64,
 }
 
+#[derive(Debug)]
 struct Reading {
     file: File,
     at: u64,
@@ -106,6 +109,11 @@ impl Spool {
         files.map(|segment| segment.bytes).sum::<u64>() + self.gathered_bytes as u64
     }
 
+    /// Room that is kept for what a record has around its events.
+    fn frames(&self) -> u64 {
+        (self.most / 8).min(16 << 10)
+    }
+
     /// Events that this process has spooled and not handed over.
     pub(super) fn events(&self) -> u64 {
         self.events
@@ -115,7 +123,7 @@ impl Spool {
     pub(super) fn append(&mut self, event: &Event) -> io::Result<bool> {
         let bytes = wire_bytes(event);
         // Larger ones are cut by who sends them, which is not here.
-        if bytes > MAX_MESSAGE_BYTES / 2 || self.bytes() + bytes as u64 > self.most {
+        if bytes > MAX_MESSAGE_BYTES / 2 || self.bytes() + bytes as u64 + self.frames() > self.most {
             return Ok(false);
         }
         self.gathered.push(event.clone());
@@ -128,18 +136,31 @@ impl Spool {
     }
 
     /// Hands events over until one comes back, oldest first.
-    pub(super) fn drain(&mut self, mut offer: impl FnMut(Event) -> Result<(), Box<Event>>) -> io::Result<()> {
-        self.write()?;
+    pub(super) fn drain(&mut self, mut offer: impl FnMut(Event) -> Result<(), Box<Event>>) {
         loop {
             while let Some(event) = self.read.pop_front() {
                 if let Err(event) = offer(event) {
                     self.read.push_front(*event);
-                    return Ok(());
+                    return;
                 }
                 self.events = self.events.saturating_sub(1);
             }
-            if !self.read_record()? {
-                return Ok(());
+            if self.read_record() {
+                continue;
+            }
+            if self.gathered.is_empty() {
+                return;
+            }
+            // What has not come to disk need not go there.
+            self.gathered_bytes = 0;
+            let mut gathered = std::mem::take(&mut self.gathered).into_iter();
+            while let Some(event) = gathered.next() {
+                if let Err(event) = offer(event) {
+                    self.gathered = std::iter::once(*event).chain(gathered).collect();
+                    self.gathered_bytes = self.gathered.iter().map(wire_bytes).sum();
+                    return;
+                }
+                self.events = self.events.saturating_sub(1);
             }
         }
     }
@@ -161,17 +182,26 @@ impl Spool {
         }
     }
 
-    fn write(&mut self) -> io::Result<()> {
+    /// Events that a failed write has left behind: who asks takes care of them.
+    pub(super) fn take_unwritten(&mut self) -> Vec<Event> {
+        self.events = self.events.saturating_sub(self.gathered.len() as u64);
+        self.gathered_bytes = 0;
+        std::mem::take(&mut self.gathered)
+    }
+
+    /// Writes what is gathered. Where that fails it stays gathered.
+    pub(super) fn write(&mut self) -> io::Result<()> {
         if self.gathered.is_empty() {
             return Ok(());
         }
-        let events = std::mem::take(&mut self.gathered);
-        self.gathered_bytes = 0;
-        let record = encode(&events).and_then(|batch| ipc::stream_of(&batch)).map_err(io::Error::other)?;
+        let record = encode(&self.gathered).and_then(|batch| ipc::stream_of(&batch)).map_err(io::Error::other)?;
         let mut framed = Vec::with_capacity(record.len() + 8);
         framed.extend_from_slice(&(record.len() as u32).to_le_bytes());
         framed.extend_from_slice(&crc32c::crc32c(&record).to_le_bytes());
         framed.extend_from_slice(&record);
+        if self.bytes() - self.gathered_bytes as u64 + framed.len() as u64 > self.most {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
         if self.writing.is_none() || self.segments.back().is_none_or(|segment| segment.bytes >= SEGMENT_BYTES) {
             let path = self.folder.join(format!("{:020}.spool", self.next));
             self.writing = Some(File::options().create_new(true).write(true).open(&path)?);
@@ -185,33 +215,50 @@ impl Spool {
             return Err(error);
         }
         segment.bytes += framed.len() as u64;
+        self.gathered.clear();
+        self.gathered_bytes = 0;
         Ok(())
     }
 
     /// Reads the next record; `false` where there is none.
-    fn read_record(&mut self) -> io::Result<bool> {
+    fn read_record(&mut self) -> bool {
         loop {
-            let Some(segment) = self.segments.front() else { return Ok(false) };
-            let reading = match &mut self.reading {
-                Some(reading) => reading,
-                None => self.reading.insert(Reading { file: File::open(&segment.path)?, at: 0 }),
-            };
-            if let Some(record) = next_record(reading)? {
-                let stream = ipc::read_stream(record).map_err(io::Error::other)?;
-                for batch in stream {
-                    let batch = batch.map_err(io::Error::other)?;
-                    self.read.extend(decode(&batch).map_err(io::Error::other)?.events);
+            let Some(segment) = self.segments.front() else { return false };
+            // A segment that cannot be read any more ends where that shows: the ones behind it can.
+            let record = match &mut self.reading {
+                Some(reading) => next_record(reading),
+                None => {
+                    File::open(&segment.path).and_then(|file| next_record(self.reading.insert(Reading { file, at: 0 })))
                 }
-                return Ok(true);
+            };
+            match record.map(|record| record.map(events_of)) {
+                Ok(Some(Ok(events))) => {
+                    self.read.extend(events);
+                    return true;
+                }
+                Ok(Some(Err(error))) => {
+                    tracing::warn!("a record in the spool that cannot be read was skipped: {error}");
+                    continue;
+                }
+                Ok(None) => {}
+                Err(error) => tracing::warn!("{}: the rest of it is skipped: {error}", segment.path.display()),
             }
             self.reading = None;
             if self.segments.len() == 1 {
                 self.writing = None;
             }
-            let Some(segment) = self.segments.pop_front() else { return Ok(false) };
+            let Some(segment) = self.segments.pop_front() else { return false };
             self.leaving.push_back((segment, u64::MAX));
         }
     }
+}
+
+fn events_of(record: Bytes) -> io::Result<Vec<Event>> {
+    let mut events = Vec::new();
+    for batch in ipc::read_stream(record).map_err(io::Error::other)? {
+        events.extend(decode(&batch.map_err(io::Error::other)?).map_err(io::Error::other)?.events);
+    }
+    Ok(events)
 }
 
 /// The next record that is whole; a damaged one is skipped.
@@ -274,12 +321,10 @@ mod tests {
 
     fn drained(spool: &mut Spool) -> Vec<u32> {
         let mut out = Vec::new();
-        spool
-            .drain(|event| {
-                out.push(name(&event));
-                Ok(())
-            })
-            .unwrap();
+        spool.drain(|event| {
+            out.push(name(&event));
+            Ok(())
+        });
         out
     }
 
@@ -292,6 +337,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut spool = Spool::open(&options(folder.path(), 1 << 20)).unwrap();
         (0..10).for_each(|number| assert!(spool.append(&event(number)).unwrap()));
+        spool.write().unwrap();
 
         assert_eq!(drained(&mut spool), (0..10).collect::<Vec<_>>());
         assert!(spool.is_empty());
@@ -310,16 +356,14 @@ mod tests {
         let mut spool = Spool::open(&options(folder.path(), 1 << 20)).unwrap();
         (0..4).for_each(|number| assert!(spool.append(&event(number)).unwrap()));
         let mut room = 2;
-        spool
-            .drain(|event| {
-                if room > 0 {
-                    room -= 1;
-                    Ok(())
-                } else {
-                    Err(Box::new(event))
-                }
-            })
-            .unwrap();
+        spool.drain(|event| {
+            if room > 0 {
+                room -= 1;
+                Ok(())
+            } else {
+                Err(Box::new(event))
+            }
+        });
         assert!(spool.append(&event(4)).unwrap());
 
         assert_eq!(drained(&mut spool), [2, 3, 4]);
@@ -361,6 +405,35 @@ mod tests {
         fs::write(&segment, bytes).unwrap();
 
         assert_eq!(drained(&mut spool), [0, 2]);
+    }
+
+    #[test]
+    fn a_segment_that_is_gone_holds_nothing_up() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut spool = Spool::open(&options(folder.path(), 1 << 20)).unwrap();
+        assert!(spool.append(&event(0)).unwrap());
+        spool.write().unwrap();
+        drop(spool);
+        let mut spool = Spool::open(&options(folder.path(), 1 << 20)).unwrap();
+        assert!(spool.append(&event(1)).unwrap());
+        fs::remove_file(folder.path().join(format!("{:020}.spool", 0))).unwrap();
+
+        assert_eq!(drained(&mut spool), [1]);
+        assert!(spool.is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_given_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut spool = Spool::open(&options(folder.path(), 1 << 20)).unwrap();
+        (0..3).for_each(|number| assert!(spool.append(&event(number)).unwrap()));
+        // A file where the next segment belongs: it cannot be made.
+        fs::write(folder.path().join(format!("{:020}.spool", 0)), "").unwrap();
+
+        assert!(spool.write().is_err());
+        let back: Vec<u32> = spool.take_unwritten().iter().map(name).collect();
+
+        assert_eq!((back, spool.bytes(), spool.events()), (vec![0, 1, 2], 0, 0));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One engine step on its way to the agent's thread: copied once, into memory that is used again.
 
 use std::sync::{
-    Mutex, PoisonError,
+    Mutex, MutexGuard, PoisonError,
     atomic::{AtomicUsize, Ordering},
 };
 
@@ -88,49 +88,76 @@ struct Idle {
     bytes: usize,
 }
 
+impl Idle {
+    /// The smallest step that is large enough; else the largest one.
+    fn take(&mut self, bytes: usize) -> Option<Step> {
+        let capacity = |index: &usize| self.steps[*index].rows.capacity();
+        let enough = (0..self.steps.len()).filter(|index| capacity(index) >= bytes).min_by_key(capacity);
+        let index = enough.or_else(|| (0..self.steps.len()).max_by_key(capacity))?;
+        let step = self.steps.swap_remove(index);
+        self.bytes -= step.capacity();
+        Some(step)
+    }
+}
+
+/// A step's memory is a multiple of so many bytes.
+const SPARE: usize = 64 << 10;
 /// Steps whose memory waits to be used again.
 const MOST_IDLE: usize = 64;
 
 impl Ring {
-    /// At most so many bytes are on their way, and as many again wait to be used again.
+    /// At most so many bytes are on their way; together with those that wait to be used again they are hardly more.
     pub(super) fn new(bytes: usize) -> Self {
         let idle = Idle { steps: Vec::with_capacity(MOST_IDLE), bytes: 0 };
         Self { bytes, used: AtomicUsize::new(0), idle: Mutex::new(idle) }
     }
 
-    /// A step of so many bytes of rows; `None` where there is no room.
-    pub(super) fn begin(&self, shape: RowShape, width: IdWidth, bytes: usize) -> Option<Step> {
+    /// Takes room for so many bytes; `false` where there is none. [`Ring::release`] gives it back.
+    pub(super) fn hold(&self, bytes: usize) -> bool {
         let most = self.bytes;
         self.used
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| {
                 used.checked_add(bytes).filter(|&used| used <= most)
             })
-            .ok()?;
-        let reused = {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            let step = idle.steps.pop();
-            idle.bytes -= step.as_ref().map_or(0, |step| step.capacity());
-            step
-        };
+            .is_ok()
+    }
+
+    pub(super) fn release(&self, bytes: usize) {
+        self.used.fetch_sub(bytes, Ordering::AcqRel);
+    }
+
+    /// A step of so many bytes of rows; `None` where there is no room.
+    pub(super) fn begin(&self, shape: RowShape, width: IdWidth, bytes: usize) -> Option<Step> {
+        if !self.hold(bytes) {
+            return None;
+        }
+        let reused = self.idle().take(bytes);
         let mut step = reused.unwrap_or_else(|| Step::empty(shape, width));
         (step.shape, step.width, step.held) = (shape, width, bytes);
-        step.rows.reserve(bytes);
+        if step.rows.capacity() < bytes {
+            // Steps of a kind differ a little: with some room to spare their memory fits the next one as well.
+            step.rows.reserve(bytes.next_multiple_of(SPARE));
+        }
         Some(step)
     }
 
     /// Takes a step's memory back.
     pub(super) fn end(&self, mut step: Step) {
-        self.used.fetch_sub(step.held, Ordering::AcqRel);
+        let used = self.used.fetch_sub(step.held, Ordering::AcqRel) - step.held;
         step.held = 0;
         step.names.clear();
         step.parts.clear();
         step.rows.clear();
         let capacity = step.capacity();
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.steps.len() < MOST_IDLE && idle.bytes + capacity <= self.bytes {
+        let mut idle = self.idle();
+        if idle.steps.len() < MOST_IDLE && idle.bytes + used + capacity <= self.bytes {
             idle.bytes += capacity;
             idle.steps.push(step);
         }
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Idle> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Bytes on their way.
@@ -167,17 +194,29 @@ mod tests {
 
     #[test]
     fn the_ring_is_bounded_and_its_memory_is_used_again() {
-        let ring = Ring::new(1000);
-        let first = ring.begin(shape(), IdWidth::U8, 600).unwrap();
-        assert!(ring.begin(shape(), IdWidth::U8, 600).is_none(), "there was room for 400 bytes");
+        let ring = Ring::new(100_000);
+        let first = ring.begin(shape(), IdWidth::U8, 60_000).unwrap();
+        assert!(ring.begin(shape(), IdWidth::U8, 60_000).is_none(), "there was room for 40,000 bytes");
         let memory = first.rows.as_ptr();
         ring.end(first);
         assert_eq!(ring.used(), 0);
 
-        let again = ring.begin(shape(), IdWidth::U8, 500).unwrap();
+        let again = ring.begin(shape(), IdWidth::U8, 50_000).unwrap();
 
         assert_eq!(again.rows.as_ptr(), memory);
         assert!(again.is_empty());
+    }
+
+    #[test]
+    fn small_steps_leave_the_memory_of_large_ones_alone() {
+        let ring = Ring::new(8 << 20);
+        let (small, large) = (ring.begin(shape(), IdWidth::U8, 100), ring.begin(shape(), IdWidth::U8, 1 << 20));
+        let memory = large.as_ref().unwrap().rows.as_ptr();
+        [small, large].into_iter().flatten().for_each(|step| ring.end(step));
+
+        let (small, large) = (ring.begin(shape(), IdWidth::U8, 100), ring.begin(shape(), IdWidth::U8, 1 << 20));
+
+        assert!(small.unwrap().rows.capacity() < 1 << 20 && large.unwrap().rows.as_ptr() == memory);
     }
 
     #[test]

@@ -62,7 +62,7 @@ pub struct Stopped {
 pub struct Exporter {
     queue: Queue,
     shared: Arc<Shared>,
-    ended: Mutex<mpsc::Receiver<()>>,
+    ended: Mutex<mpsc::Receiver<Vec<Event>>>,
 }
 
 impl Exporter {
@@ -81,10 +81,11 @@ impl Exporter {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (ending, ended) = mpsc::sync_channel(1);
         thread::Builder::new().name("gatescope-export".into()).spawn(move || {
-            runtime.block_on(worker.run());
+            let left = runtime.block_on(worker.run());
             // A name look-up may still run; it has nobody to answer to.
             runtime.shutdown_background();
-            drop(ending);
+            // Whoever asked may have stopped waiting.
+            let _ = ending.try_send(left);
         })?;
         Ok(Self { queue, shared, ended: Mutex::new(ended) })
     }
@@ -103,6 +104,12 @@ impl Exporter {
     /// The event, which is not counted as dropped: who gets it back keeps it, or says so with [`Exporter::lose`].
     pub(crate) fn offer(&self, event: Event) -> Result<(), Box<Event>> {
         self.queue.offer(event)
+    }
+
+    /// Whether no collector answers and more than so many bytes wait for one.
+    pub(crate) fn waiting_for_nobody(&self, most: u64) -> bool {
+        let metrics = self.metrics();
+        !metrics.connected && metrics.queue_bytes + metrics.in_flight_bytes > most
     }
 
     /// Counts an event as dropped and tells its positions as lost.
@@ -129,6 +136,11 @@ impl Exporter {
 
     /// Takes nothing more, waits at most `within` for acknowledgements, ends.
     pub fn stop(&self, within: Duration) -> Stopped {
+        self.stop_with_rest(within).0
+    }
+
+    /// As [`Exporter::stop`], and gives back what was not acknowledged, in its order.
+    pub(crate) fn stop_with_rest(&self, within: Duration) -> (Stopped, Vec<Event>) {
         let deadline = Instant::now() + within;
         self.queue.close();
         let _ = self.flush(within);
@@ -137,12 +149,14 @@ impl Exporter {
         // fault of the system's, and no reason to hold the engine up.
         let grace = deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1));
         let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
-        if ended.recv_timeout(grace) == Err(RecvTimeoutError::Timeout) {
+        let left = ended.recv_timeout(grace);
+        if matches!(left, Err(RecvTimeoutError::Timeout)) {
             tracing::warn!("the exporter's thread did not end in time");
         }
         let metrics = self.metrics();
         let taken = metrics.captured_events + metrics.gap_records;
-        Stopped { left_events: taken.saturating_sub(metrics.acked_events + metrics.refused_events), metrics }
+        let left_events = taken.saturating_sub(metrics.acked_events + metrics.refused_events);
+        (Stopped { left_events, metrics }, left.unwrap_or_default())
     }
 
     fn end(&self) {

@@ -126,6 +126,14 @@ pub enum StartError {
         /// Why.
         source: std::io::Error,
     },
+    /// The metrics port cannot be opened.
+    #[error("metrics at {address:?}: {source}")]
+    Metrics {
+        /// Where.
+        address: String,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The system gives no thread.
     #[error("the exporter's thread: {0}")]
     Thread(#[from] std::io::Error),

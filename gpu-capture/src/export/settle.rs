@@ -97,7 +97,7 @@ impl Settler {
     }
 
     /// The events of a message; none where even its maker cannot read it.
-    fn events(&self, message: &Message) -> Vec<Event> {
+    pub(super) fn events(&self, message: &Message) -> Vec<Event> {
         self.reader
             .batch(&message.data.data_header, message.data.data_body.clone())
             .and_then(|batch| decode(&batch))

@@ -124,8 +124,8 @@ impl Worker {
         })
     }
 
-    /// Runs until the exporter ends.
-    pub(super) async fn run(mut self) {
+    /// Runs until the exporter ends; gives back what was not acknowledged, in its order.
+    pub(super) async fn run(mut self) -> Vec<Event> {
         while !self.shared.ending.load(Ordering::Acquire) {
             self.tell_gaps();
             self.make_messages();
@@ -133,7 +133,7 @@ impl Worker {
             self.answer_flushes();
             match self.woken().await {
                 Woken::Item(Some(item)) => self.take(item),
-                Woken::Item(None) => return,
+                Woken::Item(None) => break,
                 Woken::Room(permit) => self.send(permit),
                 Woken::Answer(Ok(answer)) => self.answered(&answer.app_metadata),
                 Woken::Answer(Err(status)) => self.disconnected(&format!("{}: {}", status.code(), status.message())),
@@ -142,6 +142,22 @@ impl Worker {
                 Woken::Due | Woken::Called => {}
             }
         }
+        self.left()
+    }
+
+    fn left(mut self) -> Vec<Event> {
+        let mut left: Vec<Event> =
+            self.outbox.settle(u64::MAX).iter().flat_map(|message| self.settler.events(message)).collect();
+        while let Some(events) = self.batcher.rest() {
+            left.extend(events);
+        }
+        while let Ok(item) = self.items.try_recv() {
+            if let Item::Event(event, _) = item {
+                left.push(event);
+            }
+        }
+        left.extend(self.shared.gaps().take(usize::MAX, now()));
+        left
     }
 
     async fn woken(&mut self) -> Woken {

@@ -198,6 +198,20 @@ impl Disk {
     }
 }
 
+impl Disk {
+    /// First positions of the spans taken, in their order.
+    pub(crate) fn starts(&self) -> Vec<u32> {
+        let of = |event: &Event| match event {
+            Event::Request(Request { told: Told::Span(span), .. }) => match span.anchor {
+                gatescope_routing::Anchor::Start(start) => Some(start),
+                gatescope_routing::Anchor::End { .. } => None,
+            },
+            _ => None,
+        };
+        self.taken.iter().filter_map(of).collect()
+    }
+}
+
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]

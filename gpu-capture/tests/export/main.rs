@@ -1,11 +1,13 @@
-//! The exporter against a real Flight server, in this process, that does well, badly or nothing.
+//! The exporter, and the agent through it, against a real Flight server, in this process, that does well, badly or nothing.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
+mod away;
 mod collector;
 mod delivery;
 mod overload;
 mod python;
 mod refusal;
+mod steps;
 
 use std::{sync::Arc, time::Duration};
 
