@@ -116,10 +116,13 @@ mod tests {
     #[test]
     fn deep_statements_are_refused_before_anybody_walks_them() {
         let long = |part: &str, times: usize| format!("SELECT 1{}", part.repeat(times));
-        for (part, what) in
-            [("+1", "operators"), ("::int", "operators"), (" OR 1", "operators"), (", 1", "words and signs")]
-        {
-            let error = check_size(&long(part, 200_000)).unwrap_err().to_string();
+        for (part, times, what) in [
+            ("+1", 20_000, "operators"),
+            ("::int", 20_000, "operators"),
+            (" OR 1", 20_000, "operators"),
+            (", 1", 200_000, "words and signs"),
+        ] {
+            let error = check_size(&long(part, times)).unwrap_err().to_string();
             assert!(error.contains(what), "{error}");
         }
         assert!(check_size(&long("+1", 999)).is_ok());

@@ -109,9 +109,9 @@ impl Spool {
         files.map(|segment| segment.bytes).sum::<u64>() + self.gathered_bytes as u64
     }
 
-    /// Room that is kept for what a record has around its events.
+    /// Room that is kept for what a record has around its events: Arrow's header and padding, and the schema before it.
     fn frames(&self) -> u64 {
-        (self.most / 8).min(16 << 10)
+        (self.most / 4).min(32 << 10)
     }
 
     /// Events that this process has spooled and not handed over.
