@@ -135,7 +135,7 @@ class Server:
         addresses = {"http": self.http, "flight": self.flight, "postgres": self.postgres}
         flags = [part for name, port in addresses.items() for part in (f"--{name}", f"127.0.0.1:{port}")]
         self.process = subprocess.Popen(
-            [options.gatescope, "serve", "--data", data, "--query-time", "12s", "--query-memory", "128", *flags],
+            [options.gatescope, "serve", "--data", data, "--query-time", "4s", "--query-memory", "128", *flags],
             stderr=subprocess.DEVNULL,
         )
         begun = time.monotonic()
@@ -343,18 +343,13 @@ class Servers(unittest.TestCase):
             begun = time.monotonic()
             with self.assertRaises(psycopg.errors.QueryCanceled):
                 connection.execute(endless)
-            self.assertLess(time.monotonic() - begun, 8)
-
-    # A request to cancel, as Ctrl-C in psql sends it, ends a statement no sooner than the time limit does: not yet as it should be.
-    @unittest.expectedFailure
-    def test_a_request_to_cancel_stops(self):
-        endless = "SELECT count(*) FROM experts a, experts b, experts c, experts d"
+            self.assertLess(time.monotonic() - begun, 3)
         with psycopg.connect(self.server.dsn(), autocommit=True) as connection:
             threading.Timer(0.5, connection.cancel).start()
             begun = time.monotonic()
             with self.assertRaises(psycopg.errors.QueryCanceled):
                 connection.execute(endless)
-            self.assertLess(time.monotonic() - begun, 8)
+            self.assertLess(time.monotonic() - begun, 3)
 
     def test_adbc_knows_what_there_is(self):
         objects = self.server.adbc.adbc_get_objects(depth="tables").read_all().to_pylist()

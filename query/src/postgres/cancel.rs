@@ -35,7 +35,8 @@ impl Running {
 impl CancelHandler for Running {
     async fn on_cancel_request(&self, request: CancelRequest) {
         if let Some((secret, sender)) = self.connections().get(&request.pid)
-            && *secret == request.secret_key
+            // By value: the other connection may have read the same key as a number.
+            && secret.eq_value(&request.secret_key)
         {
             sender.send_replace(());
         }

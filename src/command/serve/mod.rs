@@ -38,10 +38,7 @@ pub(crate) fn run_at(arguments: Arguments, settings: &Settings, level: Level) ->
         print!("{}", configuration.toml()?);
         return Ok(ExitCode::SUCCESS);
     }
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        // More than a few queries keep busy: an idle thread is the one that sees sockets and timers at once.
-        .worker_threads(2 * cores + 4)
         .thread_stack_size(STACK)
         .event_interval(EVENTS)
         .enable_all()
