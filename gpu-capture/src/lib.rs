@@ -25,5 +25,5 @@ mod agent;
 pub mod device;
 mod export;
 
-pub use agent::{Agent, AgentMetrics, AgentOptions, Begun, STEP_MICROS, SpoolOptions, StepPart, StepRows};
+pub use agent::{Agent, AgentMetrics, AgentOptions, Begun, Figure, STEP_MICROS, SpoolOptions, StepPart, StepRows};
 pub use export::{Exporter, Metrics, NotFlushed, Options, Sent, StartError, Stopped};

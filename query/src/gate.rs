@@ -108,7 +108,7 @@ impl Gate {
     /// # Errors
     /// Where it cannot be read, or is more than one.
     pub(crate) fn read(&self, sql: &str) -> Result<Text, QueryError> {
-        self.check_length(sql)?;
+        self.check_bytes(sql)?;
         Text::read(sql)
     }
 
@@ -117,20 +117,25 @@ impl Gate {
     /// # Errors
     /// Where it cannot be read.
     pub(crate) fn with_numbers(&self, sql: &str) -> Result<String, QueryError> {
-        self.check_length(sql)?;
+        self.check_bytes(sql)?;
         with_numbers(sql)
     }
 
-    /// Whether a statement may be as long.
+    /// Whether a statement may be as long, for who reads it otherwise than by [`Self::read`].
     ///
     /// # Errors
     /// Where not.
     pub(crate) fn check_length(&self, sql: &str) -> Result<(), QueryError> {
+        self.check_bytes(sql)?;
+        check_size(sql)
+    }
+
+    fn check_bytes(&self, sql: &str) -> Result<(), QueryError> {
         let (bytes, limit) = (sql.len(), self.limits.body_bytes);
         if bytes > limit {
             return Err(QueryError::Query(format!("the statement has {bytes} bytes: expected {limit} at most")));
         }
-        check_size(sql)
+        Ok(())
     }
 
     /// The catalog as of now.

@@ -1,13 +1,12 @@
 //! `gatescope demo`: a collector and a simulated fleet in front of it, in one process.
 
 use std::{
-    io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{
-        Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     thread,
     time::Duration,
@@ -17,6 +16,7 @@ use anyhow::Context;
 use clap::Parser;
 use gatescope_routing::{LayerSet, ModelShape, RowShape};
 use gatescope_simulation::{Delivery, Fault, Files, Fleet, Options, drive};
+use tempfile::TempDir;
 use tracing::Level;
 
 use super::serve;
@@ -24,8 +24,6 @@ use crate::{duration, settings::Settings};
 
 /// Requests until nearly all are about one topic, whose experts are hot then.
 const SURGE: u64 = 900;
-/// How long the collector may take to be ready.
-const READY_WITHIN: Duration = Duration::from_secs(30);
 
 /// Look around: a collector with a simulated fleet in front of it, faults and a hot expert included
 ///
@@ -35,7 +33,7 @@ const READY_WITHIN: Duration = Duration::from_secs(30);
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   gatescope demo
-  gatescope demo --http 127.0.0.1:0 --flight 127.0.0.1:0 --rate 20000 --data demo-data")]
+  gatescope demo --http 127.0.0.1:0 --flight 127.0.0.1:0 --postgres 127.0.0.1:0 --rate 20000 --data demo-data")]
 pub(crate) struct Arguments {
     /// Folder for the tables, kept at the end [default: a temporary one]
     #[arg(long, value_name = "DIR")]
@@ -46,6 +44,9 @@ pub(crate) struct Arguments {
     /// Where Arrow Flight listens; port 0 takes any that is free
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7879")]
     flight: SocketAddr,
+    /// Where Postgres clients connect; port 0 takes any that is free
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7880")]
+    postgres: SocketAddr,
     /// Positions a second
     #[arg(long, value_name = "N", default_value_t = 3000)]
     rate: u64,
@@ -64,27 +65,22 @@ struct Serve {
 
 /// Runs the command.
 pub(crate) fn run(arguments: &Arguments, settings: &Settings) -> anyhow::Result<ExitCode> {
-    let temporary = match &arguments.data {
-        Some(_) => None,
-        None => Some(tempfile::Builder::new().prefix("gatescope-demo-").tempdir().context("a temporary folder")?),
-    };
-    let data = match (&arguments.data, &temporary) {
-        (Some(data), _) => data.as_path(),
-        (None, Some(folder)) => folder.path(),
-        (None, None) => Path::new("gatescope-demo"),
-    };
-    let (http, flight) = (free(arguments.http)?, free(arguments.flight)?);
+    let temporary = || tempfile::Builder::new().prefix("gatescope-demo-").tempdir().context("a temporary folder");
+    let temporary = arguments.data.is_none().then(temporary).transpose()?;
+    let data = arguments.data.as_deref().or_else(|| temporary.as_ref().map(TempDir::path)).context("--data")?;
+    let (http, flight, postgres) = (free(arguments.http)?, free(arguments.flight)?, free(arguments.postgres)?);
     let flags = [
         ("--data", data.display().to_string()),
         ("--http", http.to_string()),
         ("--flight", flight.to_string()),
+        ("--postgres", postgres.to_string()),
         ("--commit-interval", "2s".to_owned()),
         ("--join-timeout", "1m".to_owned()),
     ];
     let told = flags.iter().flat_map(|(flag, value)| [(*flag).to_owned(), value.clone()]);
     let serving = Serve::try_parse_from(told)?.arguments;
 
-    let stop = Arc::new(AtomicBool::new(false));
+    let stop = AtomicBool::new(false);
     let mut fleet = Fleet::new(options()?)?;
     let delivery = Delivery {
         collector: format!("grpc://{flight}"),
@@ -93,25 +89,26 @@ pub(crate) fn run(arguments: &Arguments, settings: &Settings) -> anyhow::Result<
         duration: Some(arguments.duration),
         drain: Duration::from_secs(2),
     };
-    let greeting = greeting(http, flight, data, arguments);
-    let traffic = thread::Builder::new().name("gatescope-fleet".into()).spawn({
-        let stop = Arc::clone(&stop);
-        move || {
-            if !ready(http, &stop) {
+    let (ready, begin) = mpsc::channel();
+    let (fleet, delivery, stop) = (&mut fleet, &delivery, &stop);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            // Nothing comes where the collector did not get ready.
+            if begin.recv().is_err() {
                 return;
             }
-            eprint!("{greeting}");
-            if let Err(error) = drive(&mut fleet, &delivery, &mut Files::default(), &stop, &mut |_| ()) {
+            eprint!("{}", greeting([http, flight, postgres], data, arguments));
+            if let Err(error) = drive(fleet, delivery, &mut Files::default(), stop, &mut |_| ()) {
                 tracing::error!("the simulated fleet has ended: {error}");
             }
-        }
-    })?;
-    let served = serve::run_at(serving, settings, Level::WARN);
-    stop.store(true, Ordering::Relaxed);
-    if traffic.join().is_err() {
-        anyhow::bail!("the simulated fleet failed; please report it");
-    }
-    served
+        });
+        let served = serve::run_with(serving, settings, Level::WARN, move || {
+            // The fleet waits for this.
+            let _ = ready.send(());
+        });
+        stop.store(true, Ordering::Relaxed);
+        served
+    })
 }
 
 /// A 2P2D fleet of a 24 x 8 of 128 model, d1 faulty.
@@ -140,37 +137,14 @@ fn free(address: SocketAddr) -> anyhow::Result<SocketAddr> {
     Ok(bound.local_addr()?)
 }
 
-/// Waits until the collector is ready; `false` where it does not get so.
-fn ready(http: SocketAddr, stop: &AtomicBool) -> bool {
-    let step = Duration::from_millis(50);
-    for _ in 0..READY_WITHIN.as_millis() / step.as_millis() {
-        if stop.load(Ordering::Relaxed) {
-            return false;
-        }
-        if answers(http).unwrap_or(false) {
-            return true;
-        }
-        thread::sleep(step);
-    }
-    false
-}
-
-fn answers(http: SocketAddr) -> std::io::Result<bool> {
-    let mut stream = TcpStream::connect_timeout(&http, Duration::from_millis(500))?;
-    stream.set_read_timeout(Some(Duration::from_millis(500)))?;
-    stream.write_all(format!("GET /readyz HTTP/1.0\r\nHost: {http}\r\n\r\n").as_bytes())?;
-    let mut status = [0; 12];
-    stream.read_exact(&mut status)?;
-    Ok(status.ends_with(b" 200"))
-}
-
-fn greeting(http: SocketAddr, flight: SocketAddr, data: &Path, arguments: &Arguments) -> String {
+fn greeting([http, flight, postgres]: [SocketAddr; 3], data: &Path, arguments: &Arguments) -> String {
     let kept = if arguments.data.is_some() { "" } else { ", removed at the end" };
     format!(
         "Gatescope demo: two prefill and two decode instances, {rate} positions a second.
   page     http://{http}/
   metrics  http://{http}/metrics
   Flight   grpc://{flight}
+  psql     psql -h {postgres_host} -p {postgres_port} gatescope
   tables   {data}{kept}
 
 Five things to try:
@@ -181,6 +155,8 @@ Five things to try:
   5. python -c \"import polars; print(polars.scan_delta('{data}/requests').collect())\"
 Ctrl-C ends it.
 ",
+        postgres_host = postgres.ip(),
+        postgres_port = postgres.port(),
         rate = arguments.rate,
         data = data.display(),
     )

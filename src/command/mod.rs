@@ -7,6 +7,7 @@ mod engine;
 mod import;
 mod output;
 mod preflight;
+mod role;
 mod serve;
 mod simulate;
 mod sql;

@@ -10,11 +10,13 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::ValueEnum;
-use gatescope_preflight::{Configuration, Engine, Level, Question, Report, Role, Version, examine};
+use gatescope_preflight::{Configuration, Engine, Level, Question, Report, Version, examine};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::{Request, StatusCode, Uri, body::Bytes};
 use hyper_util::{client::legacy::Client, rt::TokioExecutor};
 use serde_json::Value;
+
+use super::role::RoleName;
 
 /// Longest to wait for one answer of a server.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -58,13 +60,6 @@ pub(crate) struct Arguments {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum RoleName {
-    Prefill,
-    Decode,
-    Colocated,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
     /// For people
     Text,
@@ -74,15 +69,8 @@ enum Format {
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
-    let mut question = Question {
-        version: arguments.engine_version,
-        role: arguments.role.map(|role| match role {
-            RoleName::Prefill => Role::Prefill,
-            RoleName::Decode => Role::Decode,
-            RoleName::Colocated => Role::Colocated,
-        }),
-        plugin: arguments.plugin,
-    };
+    let mut question =
+        Question { version: arguments.engine_version, role: arguments.role.map(Into::into), plugin: arguments.plugin };
     let configuration = match &arguments.server {
         Some(server) => {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -3,11 +3,11 @@
 use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
 use anyhow::Context;
-use clap::ValueEnum;
 use gatescope_tap::{Options, Role, Tap};
 use hyper::Uri;
 use tokio::sync::watch;
 
+use super::role::RoleName;
 use crate::shutdown::Signals;
 
 /// Stand before an engine and tell a collector what its answers say about routing
@@ -58,13 +58,6 @@ pub(crate) struct Arguments {
     deliver_within: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum RoleName {
-    Prefill,
-    Decode,
-    Colocated,
-}
-
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
     let options = options(arguments);
@@ -91,11 +84,7 @@ pub(crate) fn run(arguments: Arguments) -> anyhow::Result<ExitCode> {
 }
 
 fn options(arguments: Arguments) -> Options {
-    let role = match arguments.role {
-        RoleName::Prefill => Role::Prefill,
-        RoleName::Decode => Role::Decode,
-        RoleName::Colocated => Role::Colocated,
-    };
+    let role = Role::from(arguments.role);
     // A prefill's answer names its engine, and decodes name it by that.
     let named = (role != Role::Prefill).then(|| arguments.upstream.authority().map(ToString::to_string)).flatten();
     Options {

@@ -15,7 +15,7 @@ const FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-ru
 let demo, origin, browser;
 
 before(async () => {
-  demo = spawn(program, ["demo", "--http", "127.0.0.1:0", "--flight", "127.0.0.1:0", "--rate", "1500"], { stdio: ["ignore", "inherit", "pipe"] });
+  demo = spawn(program, ["demo", "--http", "127.0.0.1:0", "--flight", "127.0.0.1:0", "--postgres", "127.0.0.1:0", "--rate", "1500"], { stdio: ["ignore", "inherit", "pipe"] });
   origin = await new Promise((resolve, reject) => {
     let said = "";
     demo.stderr.on("data", (data) => {

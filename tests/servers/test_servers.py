@@ -168,16 +168,7 @@ class Server:
 
     def by_psql(self, sql):
         address = ["-h", "127.0.0.1", "-p", str(self.postgres), "-U", "reader", "gatescope"]
-        run = subprocess.run(
-            ["psql", "--no-psqlrc", "--csv", "--set", "ON_ERROR_STOP=1", *address],
-            input=sql + ";",
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-        if run.returncode:
-            raise Refused(run.stderr)
-        return table(run.stdout)
+        return answered(["psql", "--no-psqlrc", "--csv", "--set", "ON_ERROR_STOP=1", *address], sql + ";")
 
     def by_psycopg(self, sql):
         with psycopg.connect(self.dsn(), autocommit=True) as connection:
@@ -196,16 +187,7 @@ class Server:
                 raise Refused(str(error)) from None
 
     def by_command(self, sql):
-        run = subprocess.run(
-            [options.gatescope, "sql", "--data", self.data, "--format", "csv", "-"],
-            input=sql,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-        if run.returncode:
-            raise Refused(run.stderr)
-        return table(run.stdout)
+        return answered([options.gatescope, "sql", "--data", self.data, "--format", "csv", "-"], sql)
 
     def dsn(self):
         return f"host=127.0.0.1 port={self.postgres} user=reader dbname=gatescope"
@@ -213,6 +195,14 @@ class Server:
 
 class Refused(Exception):
     """A statement that has no answer."""
+
+
+def answered(command, sql):
+    """The rows that a program prints for a statement."""
+    run = subprocess.run(command, input=sql, capture_output=True, text=True, timeout=PATIENCE)
+    if run.returncode:
+        raise Refused(run.stderr)
+    return table(run.stdout)
 
 
 def table(text):

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use gatescope_routing::{Role, balance::load::LayerLoad};
+use gatescope_routing::{Role, balance::Balance};
 
 use super::names::OTHER;
 use crate::tables::SourceLoad;
@@ -37,7 +37,7 @@ type Tokens = Vec<Vec<u64>>;
 pub(super) struct Figure {
     pub(super) source: Arc<Source>,
     pub(super) layer: usize,
-    pub(super) load: LayerLoad,
+    pub(super) load: Balance,
 }
 
 /// The load of the last [`WINDOW`]. It is summed up when a commit is done, not when somebody looks.
@@ -134,7 +134,7 @@ impl State {
             for (layer, tokens) in layers.iter().enumerate() {
                 let mut tokens = tokens.clone();
                 tokens.resize(experts, 0);
-                if let Some(load) = LayerLoad::of(&tokens) {
+                if let Some(load) = Balance::of(&tokens) {
                     figures.push(Figure { source: Arc::clone(&source), layer, load });
                 }
             }
@@ -175,9 +175,9 @@ mod tests {
 
         // then
         let both = window.figures(begun + Duration::from_secs(61));
-        assert_eq!((both.len(), both[0].layer, both[0].load.dead, both[0].load.imbalance), (1, 1, 2, 2.0));
+        assert_eq!((both.len(), both[0].layer, both[0].load.dead, both[0].load.max_over_mean), (1, 1, 2, 2.0));
         let later = window.figures(begun + WINDOW + Duration::from_secs(1));
-        assert_eq!((later[0].load.dead, later[0].load.imbalance), (3, 4.0));
+        assert_eq!((later[0].load.dead, later[0].load.max_over_mean), (3, 4.0));
         assert!(window.figures(begun + WINDOW * 2).is_empty());
     }
 
@@ -187,7 +187,7 @@ mod tests {
 
         window.add(vec![load("d0", vec![vec![1, 0, 0, 0], vec![0, 0, 1, 0]])], Instant::now());
 
-        let dead: Vec<u64> = window.figures(Instant::now()).iter().map(|figure| figure.load.dead).collect();
+        let dead: Vec<usize> = window.figures(Instant::now()).iter().map(|figure| figure.load.dead).collect();
         assert_eq!(dead, [2, 2]);
     }
 

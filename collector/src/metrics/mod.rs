@@ -315,13 +315,13 @@ fn observe_load(meter: &Meter, load: &Arc<LoadWindow>) {
             "gatescope_layer_imbalance",
             "1",
             "Tokens of a layer's busiest expert over the mean of its experts, of the last 5 minutes",
-            |figure| figure.load.imbalance,
+            |figure| figure.load.max_over_mean,
         ),
         (
             "gatescope_layer_entropy",
             "1",
             "Entropy of a layer's load over that of an even load, of the last 5 minutes",
-            |figure| figure.load.entropy,
+            |figure| figure.load.normalized_entropy,
         ),
         (
             "gatescope_layer_dead_experts",

@@ -2,7 +2,8 @@
 
 import { h } from "./dom.js";
 import { HOT } from "./heatmap.js";
-import { CHECKS, brief, ratio } from "./words.js";
+import { CHECKS } from "./checks.js";
+import { brief, ratio } from "./words.js";
 
 const SILENT_SECONDS = 60;
 

@@ -5,7 +5,7 @@ import { quoted, sql } from "./ask.js";
 import { Heatmap, grid } from "./heatmap.js";
 import { alertList, alerts } from "./alerts.js";
 import { load } from "./load.js";
-import { ago, brief, count, percent } from "./words.js";
+import { ago, brief, count, percent, time } from "./words.js";
 
 const EMPTY = `# a simulated fleet, with faults to find
 gatescope demo
@@ -58,7 +58,7 @@ export function open(frame) {
     const busiest = rows.reduce((best, row) => (row.imbalance > (best?.imbalance ?? 0) ? row : best), null);
     put(hottest, busiest ? `last 10 minutes · busiest: layer ${busiest.layer}, expert ${busiest.top}, ${busiest.imbalance.toFixed(1)}× the mean` : "no load in the last 10 minutes");
     const now = Date.now();
-    const silent = who.map((one) => ({ ...one, silent: (now - new Date(`${one.seen}`.replace(/Z?$/, "Z"))) / 1000 }));
+    const silent = who.map((one) => ({ ...one, silent: (now - time(one.seen)) / 1000 }));
     put(needs, alertList(alerts({ findings, rows, instances: silent })));
     put(instances, who.length ? table(["instance", "role", ["requests", "n"], ["rows", "n"], ["seen", "n"]], who, (one) => h("tr", {},
       h("td.mono", {}, one.instance), h("td", {}, h("span", { class: one.role }, h("i.dot", { "aria-hidden": "true" }), h("span.name", {}, one.role))),

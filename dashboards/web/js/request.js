@@ -2,7 +2,8 @@
 
 import { h, put, table } from "./dom.js";
 import { quoted, sql } from "./ask.js";
-import { CHECKS, clock, count } from "./words.js";
+import { CHECKS } from "./checks.js";
+import { clock, count } from "./words.js";
 
 const ROWS = 60;
 

@@ -2,7 +2,8 @@
 
 import { h, put, table } from "./dom.js";
 import { quoted, sql } from "./ask.js";
-import { CHECKS, ago, count } from "./words.js";
+import { CHECKS } from "./checks.js";
+import { ago, count } from "./words.js";
 
 const PAGE = 40;
 const KEYS = ["q", "status", "check", "instance", "page"];

@@ -266,32 +266,7 @@ impl Agent {
         let stats = PyDict::new(py);
         let Some(capture) = self.capture() else { return Ok(stats) };
         let (agent, export) = capture.metrics();
-        let numbers = [
-            ("steps", agent.steps),
-            ("captured_positions", agent.positions),
-            ("captured_bytes", agent.bytes),
-            ("dropped_positions", agent.dropped_positions + export.dropped_positions),
-            ("unreported_positions", agent.unreported_positions + export.unreported_positions),
-            ("dropped_events", agent.dropped_events + export.dropped_events),
-            ("refused_calls", agent.refused_calls),
-            ("refused_events", export.refused_events),
-            ("ring_bytes", agent.ring_bytes),
-            ("ring_capacity_bytes", agent.ring_capacity),
-            ("parked_bytes", agent.parked_bytes),
-            ("requests", agent.requests),
-            ("spool_bytes", agent.spool_bytes),
-            ("spool_events", agent.spool_events),
-            ("queue_bytes", export.queue_bytes),
-            ("in_flight_bytes", export.in_flight_bytes),
-            ("sent_messages", export.sent_messages),
-            ("sent_bytes", export.sent_bytes),
-            ("resent_messages", export.resent_messages),
-            ("acked_messages", export.acked_messages),
-            ("acked_events", export.acked_events),
-            ("gap_records", export.gap_records),
-            ("connects", export.connects),
-        ];
-        numbers.into_iter().try_for_each(|(name, value)| stats.set_item(name, value))?;
+        capture.figures().try_for_each(|figure| stats.set_item(figure.name, figure.value))?;
         stats.set_item("connected", export.connected)?;
         stats.set_item("metrics_address", capture.metrics_address().map(|address| address.to_string()))?;
         stats.set_item("step_seconds", agent.step_nanos as f64 / 1e9)?;

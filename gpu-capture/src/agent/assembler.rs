@@ -234,11 +234,9 @@ impl Assembler {
     }
 
     fn state(&mut self, request: &str, now: Instant) -> &mut RequestState {
-        if !self.requests.contains_key(request) {
-            self.requests.insert(request.into(), RequestState::new(now));
-        }
-        // It was inserted above.
-        let state = self.requests.entry(request.into()).or_insert_with(|| RequestState::new(now));
+        // Most are known: their name is shared, not copied.
+        let name = self.requests.get_key_value(request).map_or_else(|| request.into(), |(name, _)| Arc::clone(name));
+        let state = self.requests.entry(name).or_insert_with(|| RequestState::new(now));
         state.heard = now;
         state
     }
@@ -251,18 +249,14 @@ impl Assembler {
     }
 
     fn flush_all(&mut self) {
-        let (generation, now) = (self.generation, Instant::now());
+        let now = Instant::now();
         let pending: Vec<Arc<str>> = self
             .requests
             .iter()
             .filter(|(_, state)| state.pending.is_some())
             .map(|(request, _)| request.clone())
             .collect();
-        for request in pending {
-            if let Some(piece) = self.requests.get_mut(&request).and_then(|state| state.flush(generation)) {
-                self.tell(&request, piece, now);
-            }
-        }
+        pending.iter().for_each(|request| self.flush(request, now));
     }
 
     /// Sends a piece, or parks it while nobody has said which request it is of.

@@ -12,7 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{AgentMetrics, AgentOptions, STEP_MICROS, Shared};
+use super::{
+    AgentMetrics, AgentOptions, STEP_MICROS, Shared,
+    figures::{Figure, figures},
+};
 use crate::{Exporter, Metrics};
 
 /// Longest request that is read.
@@ -102,43 +105,10 @@ fn answer(mut stream: TcpStream, text: impl FnOnce() -> String) -> io::Result<()
 }
 
 fn text(info: &str, agent: &AgentMetrics, export: &Metrics) -> String {
-    let counters = [
-        ("steps", "Engine steps captured.", agent.steps),
-        ("captured_positions", "Rows captured.", agent.positions),
-        ("captured_bytes", "Bytes of rows captured.", agent.bytes),
-        ("dropped_positions", "Rows dropped.", agent.dropped_positions + export.dropped_positions),
-        (
-            "unreported_positions",
-            "Dropped rows that no gap record tells.",
-            agent.unreported_positions + export.unreported_positions,
-        ),
-        ("dropped_events", "Events dropped.", agent.dropped_events + export.dropped_events),
-        ("refused_calls", "Calls with arguments that cannot be.", agent.refused_calls),
-        ("refused_events", "Events that the collector refused for good.", export.refused_events),
-        ("gap_records", "Gap records made.", export.gap_records),
-        ("sent_messages", "Messages sent, each once.", export.sent_messages),
-        ("sent_bytes", "Bytes of messages sent, each once.", export.sent_bytes),
-        ("resent_messages", "Messages sent again.", export.resent_messages),
-        ("acked_messages", "Messages that the collector has made durable.", export.acked_messages),
-        ("acked_events", "Events that the collector has made durable.", export.acked_events),
-        ("connects", "Streams opened.", export.connects),
-    ];
-    let gauges = [
-        ("ring_bytes", "Bytes of steps that wait for the agent's thread.", agent.ring_bytes),
-        ("ring_capacity_bytes", "Room for them.", agent.ring_capacity),
-        ("parked_bytes", "Bytes that wait for a start.", agent.parked_bytes),
-        ("requests", "Requests known.", agent.requests),
-        ("spool_bytes", "Bytes in the spool.", agent.spool_bytes),
-        ("spool_events", "Events spooled by this process and not handed over.", agent.spool_events),
-        ("queue_bytes", "Bytes of events that wait to be sent.", export.queue_bytes),
-        ("in_flight_bytes", "Bytes of messages that are not acknowledged.", export.in_flight_bytes),
-        ("connected", "Whether the collector answers.", u64::from(export.connected)),
-    ];
     let mut out = format!("# HELP gatescope_agent_info Who this is.\n# TYPE gatescope_agent_info gauge\n{info}");
-    let counters = counters.map(|(name, help, value)| (format!("{name}_total"), "counter", help, value));
-    let gauges = gauges.map(|(name, help, value)| (name.to_owned(), "gauge", help, value));
-    for (name, kind, help, value) in counters.into_iter().chain(gauges) {
-        let name = format!("gatescope_agent_{name}");
+    for Figure { name, help, is_counter, value } in figures(agent, export) {
+        let (suffix, kind) = if is_counter { ("_total", "counter") } else { ("", "gauge") };
+        let name = format!("gatescope_agent_{name}{suffix}");
         // Writing into a string does not fail.
         let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
     }

@@ -8,6 +8,7 @@ hash that it has sent before (`sent_blocks`), and hands events to the exporter t
 */
 
 mod assembler;
+mod figures;
 mod metrics_port;
 mod outlet;
 mod request;
@@ -25,6 +26,7 @@ use std::{
 use assembler::{Assembler, CachedRows, Item};
 use bytes::Bytes;
 use crossbeam_channel::{Sender, TrySendError};
+pub use figures::Figure;
 use gatescope_routing::{IdWidth, ModelShape, Role, RowShape, span::BlockHash};
 use gatescope_wire::MAX_POSITIONS;
 use metrics_port::MetricsPort;
@@ -322,6 +324,12 @@ impl Agent {
     /// What the agent counted, and what its exporter did.
     pub fn metrics(&self) -> (AgentMetrics, Metrics) {
         (self.shared.metrics(), self.exporter.metrics())
+    }
+
+    /// The same by name, times of steps aside.
+    pub fn figures(&self) -> impl Iterator<Item = Figure> + use<> {
+        let (agent, export) = self.metrics();
+        figures::figures(&agent, &export)
     }
 
     /// Where `/metrics` is served, if anywhere.

@@ -3,8 +3,6 @@
 //!
 //! Engines call different numbers *balancedness*; here every number is named by its formula.
 
-pub mod load;
-
 /// The balance of one layer's counts. A count is a number of assignments: a token counts once for each of its `top_k` experts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Balance {
@@ -58,7 +56,7 @@ impl Balance {
             variation: variance.sqrt() / mean,
             gini: gini(counts, all),
             entropy: entropy.max(0.0),
-            normalized_entropy: if counts.len() > 1 { entropy.max(0.0) / parts.log2() } else { 1.0 },
+            normalized_entropy: if counts.len() > 1 { (entropy.max(0.0) / parts.log2()).min(1.0) } else { 1.0 },
             dead: counts.iter().filter(|count| **count == 0).count(),
             top_share: most / all,
         })

@@ -71,3 +71,15 @@ fn experts_that_do_not_divide_leave_the_last_rank_with_fewer() {
     assert_eq!(rank_loads(&[1, 2, 3], 0), [6]);
     assert_eq!(rank_loads(&[], 3), [0, 0, 0]);
 }
+
+#[test]
+fn an_even_load_is_1_and_one_expert_for_all_is_the_worst() {
+    let figures = |tokens: &[u64]| {
+        let balance = Balance::of(tokens).unwrap();
+        (balance.max_over_mean, balance.normalized_entropy, balance.dead, balance.top_share)
+    };
+
+    assert_eq!(figures(&[5, 5, 5, 5]), (1.0, 1.0, 0, 0.25));
+    assert_eq!(figures(&[0, 20, 0, 0]), (4.0, 0.0, 3, 1.0));
+    assert_eq!(figures(&[8, 8, 0, 0]), (2.0, 0.5, 2, 0.5));
+}

@@ -203,14 +203,7 @@ impl<'a> Pair<'a> {
             shift.compared,
             shift.positions,
         );
-        let finding = Finding::new(check, detail);
-        self.details.iter().take(1).fold(finding, |finding, (position, layer, left, right)| {
-            finding
-                .at(*position, self.differing.len())
-                .in_layer(*layer)
-                .by(Side::with_experts(self.accepted, left.clone()))
-                .against(Side::with_experts(self.other, right.clone()))
-        })
+        self.at_first(Finding::new(check, detail))
     }
 
     fn layers_moved(&self, moves: &[(usize, usize)]) -> Finding {
@@ -218,14 +211,17 @@ impl<'a> Pair<'a> {
             moves.iter().take(4).map(|(layer, of)| format!("layer {layer} has the rows of layer {of}")).collect();
         let more = if moves.len() > 4 { format!(", and {} more", moves.len() - 4) } else { String::new() };
         let detail = format!("{} against {}: {}{more}", self.other, self.accepted, listed.join(", "));
-        let finding = Finding::new(Check::LayersMoved, detail);
-        self.details.iter().take(1).fold(finding, |finding, (position, layer, left, right)| {
-            finding
-                .at(*position, self.differing.len())
-                .in_layer(*layer)
-                .by(Side::with_experts(self.accepted, left.clone()))
-                .against(Side::with_experts(self.other, right.clone()))
-        })
+        self.at_first(Finding::new(Check::LayersMoved, detail))
+    }
+
+    /// The finding, at the first place that differs, with both sides' ids.
+    fn at_first(&self, finding: Finding) -> Finding {
+        let Some((position, layer, left, right)) = self.details.first() else { return finding };
+        finding
+            .at(*position, self.differing.len())
+            .in_layer(*layer)
+            .by(Side::with_experts(self.accepted, left.clone()))
+            .against(Side::with_experts(self.other, right.clone()))
     }
 
     fn disagreement(&self, live_layers: usize, findings: &mut Vec<Finding>) {

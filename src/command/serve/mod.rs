@@ -27,11 +27,16 @@ const EVENTS: u32 = 3;
 
 /// Runs the command.
 pub(crate) fn run(arguments: Arguments, settings: &Settings) -> anyhow::Result<ExitCode> {
-    run_at(arguments, settings, Level::INFO)
+    run_with(arguments, settings, Level::INFO, || ())
 }
 
-/// Runs the command, logging from this level on unless the environment says otherwise.
-pub(crate) fn run_at(arguments: Arguments, settings: &Settings, level: Level) -> anyhow::Result<ExitCode> {
+/// Runs the command, logging from this level on unless the environment says otherwise; calls `ready` when it takes what comes.
+pub(crate) fn run_with(
+    arguments: Arguments,
+    settings: &Settings,
+    level: Level,
+    ready: impl FnOnce(),
+) -> anyhow::Result<ExitCode> {
     let print = arguments.print_config;
     let configuration = Configuration::of(arguments, settings)?;
     if print {
@@ -49,13 +54,13 @@ pub(crate) fn run_at(arguments: Arguments, settings: &Settings, level: Level) ->
         Telemetry::start(configuration.otlp.as_deref())?
     };
     logging::start(level, telemetry.tracer());
-    let served = runtime.block_on(serve(&configuration, &telemetry));
+    let served = runtime.block_on(serve(&configuration, &telemetry, ready));
     runtime.shutdown_timeout(Duration::from_secs(1));
     telemetry.stop();
     served
 }
 
-async fn serve(configuration: &Configuration, telemetry: &Telemetry) -> anyhow::Result<ExitCode> {
+async fn serve(configuration: &Configuration, telemetry: &Telemetry, ready: impl FnOnce()) -> anyhow::Result<ExitCode> {
     let mut signal = shutdown::Signals::install().context("cannot watch for signals")?;
     let listeners = servers::Listeners::bind(configuration).await?;
     let (data, options) = (configuration.data.clone(), configuration.collector());
@@ -70,6 +75,7 @@ async fn serve(configuration: &Configuration, telemetry: &Telemetry) -> anyhow::
     let outcome = match replayed {
         Ok(true) => {
             tracing::info!(data = %configuration.data.display(), "ready");
+            ready();
             signal.next().await;
             tracing::info!("stopping: joining and committing what was acknowledged");
             tokio::spawn(async move {

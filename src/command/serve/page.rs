@@ -1,5 +1,7 @@
 //! The page at `/`, embedded in the program: it fetches nothing from anywhere else.
 
+use std::sync::LazyLock;
+
 use axum::{
     Router,
     extract::Path,
@@ -7,6 +9,8 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use gatescope_routing::Check;
+use serde_json::json;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// A file of the page.
@@ -50,6 +54,13 @@ assets! {
     "js/words.js" JS
 }
 
+/// The checks, as the page names them: `[code]: [name, about]`.
+static CHECKS: LazyLock<String> = LazyLock::new(|| {
+    let checks: serde_json::Map<String, serde_json::Value> =
+        Check::ALL.iter().map(|check| (check.code().to_owned(), json!([check.name(), check.about()]))).collect();
+    format!("export const CHECKS = {};\n", serde_json::Value::Object(checks))
+});
+
 /// What a browser may do with the page: talk to where it came from, and nothing else.
 const GUARDS: [(HeaderName, &str); 4] = [
     (
@@ -76,14 +87,18 @@ pub(super) fn router() -> Router {
 }
 
 fn file(path: &str, asked: &HeaderMap) -> Response {
-    let Some(asset) = ASSETS.iter().find(|asset| asset.path == path) else {
+    let found = match path {
+        "js/checks.js" => Some((JS, CHECKS.as_bytes())),
+        path => ASSETS.iter().find(|asset| asset.path == path).map(|asset| (asset.media, asset.bytes)),
+    };
+    let Some((media, bytes)) = found else {
         return (StatusCode::NOT_FOUND, "there is no such page; the page is at /\n").into_response();
     };
-    let tag = format!("\"{:016x}\"", xxh3_64(asset.bytes));
+    let tag = format!("\"{:016x}\"", xxh3_64(bytes));
     let known = asked.get(header::IF_NONE_MATCH).is_some_and(|tags| tags.as_bytes() == tag.as_bytes());
-    let mut response = if known { StatusCode::NOT_MODIFIED.into_response() } else { asset.bytes.into_response() };
+    let mut response = if known { StatusCode::NOT_MODIFIED.into_response() } else { bytes.into_response() };
     let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(asset.media));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(media));
     if let Ok(tag) = HeaderValue::from_str(&tag) {
         headers.insert(header::ETAG, tag);
     }

@@ -48,22 +48,25 @@ def _plain(mix: Mix) -> Callable[[Deployment, str], Outcome]:
     return run
 
 
-def _shared_prefix(deployment: Deployment, name: str) -> Outcome:
-    mix = Mix(requests=8, concurrency=4, shared=96, prompt=(3, 80))
-    prefill = deployment.engines["prefill"]
-    before = prefill.metric("vllm:prefix_cache_hits_total")
-    verdict = judge(deployment.collector, traffic.ask_all(deployment, mix.jobs(name), mix.concurrency))
-    hits = prefill.metric("vllm:prefix_cache_hits_total") - before
-    return _outcome(verdict, f"{hits:.0f} prefix tokens hit on prefill", hits > 0)
+def _counting(mix: Mix, engine: str, metric: str, what: str) -> Callable[[Deployment, str], Outcome]:
+    """As `_plain`, and the engine must have counted something meanwhile."""
+
+    def run(deployment: Deployment, name: str) -> Outcome:
+        counted = deployment.engines[engine]
+        before = counted.metric(metric)
+        verdict = judge(deployment.collector, traffic.ask_all(deployment, mix.jobs(name), mix.concurrency))
+        count = counted.metric(metric) - before
+        return _outcome(verdict, f"{count:.0f} {what} on {engine}", count > 0)
+
+    return run
 
 
-def _preemption(deployment: Deployment, name: str) -> Outcome:
-    mix = Mix(requests=6, concurrency=6, prompt=(56, 62), completion=(40, 40))
-    decode = deployment.engines["decode"]
-    before = decode.metric("vllm:num_preemptions_total")
-    verdict = judge(deployment.collector, traffic.ask_all(deployment, mix.jobs(name), mix.concurrency))
-    preempted = decode.metric("vllm:num_preemptions_total") - before
-    return _outcome(verdict, f"{preempted:.0f} preemptions on decode", preempted > 0)
+_shared_prefix = _counting(
+    Mix(requests=8, concurrency=4, shared=96, prompt=(3, 80)), "prefill", "vllm:prefix_cache_hits_total", "prefix tokens hit"
+)
+_preemption = _counting(
+    Mix(requests=6, concurrency=6, prompt=(56, 62), completion=(40, 40)), "decode", "vllm:num_preemptions_total", "preemptions"
+)
 
 
 def _choices(deployment: Deployment, name: str) -> Outcome:
